@@ -1,0 +1,181 @@
+//! The store itself: snapshots, and the one place where transactions commit.
+
+use super::{
+    Batch, Log, LogClass, MetaError, Tables, Txn, Value,
+    checkpoint::Pressure,
+    conflicts::Stamps,
+    record,
+    snapshots::{Snapshots, Ticket},
+};
+use parking_lot::Mutex;
+use sluice_base::Seq;
+use std::{
+    ops::ControlFlow,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+/// Settings of a store.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// A memtable above this is persisted; at twice this size, writers wait. Default 32 MiB: some 60,000 creates, flushed in
+    /// less than a second.
+    pub memtable_bytes: u64,
+    /// After so many conflicts a closure runs under the commit lock, where it cannot lose. Default 16: by then it has cost
+    /// the others more in wasted work than it will by blocking them once.
+    pub retries_max: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { memtable_bytes: 32 << 20, retries_max: 16 }
+    }
+}
+
+/// What a transaction returned, and where it stands in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Committed<R> {
+    /// The closure's value.
+    pub value: R,
+    /// The record's number, to be awaited with [`Log::ensure_synced`]. Of a transaction without writes: what it read at.
+    pub seq: Seq,
+}
+
+/// Ordered keys with serializable transactions over an engine and a log.
+pub struct MetaStore {
+    pub(super) tables: Arc<dyn Tables>,
+    pub(super) log: Arc<dyn Log>,
+    pub(super) options: Options,
+    pub(super) snapshots: Snapshots,
+    pub(super) pressure: Pressure,
+    /// All batches up to here are applied.
+    visible: AtomicU64,
+    pub(super) commit: Mutex<CommitState>,
+}
+
+/// Under the commit lock.
+pub(super) struct CommitState {
+    stamps: Stamps,
+    batch: Batch,
+    buffer: Vec<u8>,
+}
+
+/// Above this, the encoding buffer is given back after use.
+const BUFFER_BYTES_MAX: usize = 1 << 20;
+
+impl MetaStore {
+    /// A store over `tables`, to which everything up to `applied`, the log's last record, is applied.
+    pub fn new(tables: Arc<dyn Tables>, log: Arc<dyn Log>, applied: Seq, options: Options) -> Self {
+        Self {
+            tables,
+            log,
+            options,
+            snapshots: Snapshots::new(applied),
+            pressure: Pressure::default(),
+            visible: AtomicU64::new(applied.0),
+            commit: Mutex::new(CommitState { stamps: Stamps::new(), batch: Batch::default(), buffer: Vec::new() }),
+        }
+    }
+
+    /// The newest committed sequence.
+    pub fn visible(&self) -> Seq {
+        Seq(self.visible.load(Ordering::SeqCst))
+    }
+
+    /// A consistent view of now. Cheap to take, but not to keep: while it lives, old versions and flushed memtables stay in
+    /// memory. A listing that goes on for long takes a new one for each portion.
+    pub fn snapshot(&self) -> Snapshot<'_> {
+        let ticket = self.snapshots.enter();
+        Snapshot { store: self, ticket, seq: self.visible() }
+    }
+
+    /// Runs `f` as a serializable transaction: again if another one got in its way, so `f` has no side effects. `f` must not
+    /// call `transact`. An error of `f` abandons the transaction.
+    pub fn transact<'a, R, E: From<MetaError>>(
+        &'a self,
+        mut f: impl FnMut(&mut Txn<'a>) -> Result<R, E>,
+    ) -> Result<Committed<R>, E> {
+        let mut txn = Txn::new(self);
+        for _ in 0..self.options.retries_max {
+            let value = f(&mut txn)?;
+            if txn.is_read_only() {
+                return Ok(Committed { value, seq: txn.seq() });
+            }
+            self.admit()?;
+            if let Some(seq) = self.commit(&mut txn, &mut self.commit.lock())? {
+                self.poke();
+                return Ok(Committed { value, seq });
+            }
+            txn.restart();
+        }
+        let mut state = self.commit.lock();
+        txn.restart();
+        let value = f(&mut txn)?;
+        if txn.is_read_only() {
+            return Ok(Committed { value, seq: txn.seq() });
+        }
+        let seq = self.commit(&mut txn, &mut state)?.expect("nobody else commits under the lock");
+        drop(state);
+        self.poke();
+        Ok(Committed { value, seq })
+    }
+
+    /// `None` is a conflict.
+    fn commit(&self, txn: &mut Txn<'_>, state: &mut CommitState) -> Result<Option<Seq>, MetaError> {
+        let CommitState { stamps, batch, buffer } = state;
+        let visible = self.visible();
+        if visible != txn.seq() && !stamps.unchanged(&txn.reads, txn.seq()) {
+            return Ok(None);
+        }
+        batch.clear();
+        txn.writes.resolve(batch, |key| self.tables.get(key, visible))?;
+        let has_data = txn.attachments.iter().any(|attachment| !attachment.data.is_empty());
+        let class = if has_data { LogClass::Data } else { LogClass::Metadata };
+        let seq = record::append(buffer, batch, &txn.attachments, |parts| self.log.append(class, parts))?;
+        assert_eq!(seq.0, visible.0 + 1, "the log numbers records without gaps");
+        self.tables.apply(seq, batch);
+        stamps.mark(batch, seq);
+        self.visible.store(seq.0, Ordering::SeqCst);
+        if buffer.capacity() > BUFFER_BYTES_MAX {
+            *buffer = Vec::new();
+        }
+        Ok(Some(seq))
+    }
+}
+
+/// A consistent view of the store as of one sequence.
+pub struct Snapshot<'s> {
+    store: &'s MetaStore,
+    ticket: Ticket,
+    seq: Seq,
+}
+
+impl Snapshot<'_> {
+    /// The sequence that this view is of.
+    pub fn seq(&self) -> Seq {
+        self.seq
+    }
+
+    /// The value of `key`.
+    pub fn get(&self, key: &[u8]) -> Result<Option<Value>, MetaError> {
+        Ok(self.store.tables.get(key, self.seq)?)
+    }
+
+    /// Visits keys in [from, to), ascending, until `visit` breaks.
+    pub fn scan(
+        &self,
+        from: &[u8],
+        to: &[u8],
+        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
+    ) -> Result<(), MetaError> {
+        Ok(self.store.tables.scan(from, to, self.seq, &mut visit)?)
+    }
+}
+
+impl Drop for Snapshot<'_> {
+    fn drop(&mut self) {
+        self.store.snapshots.leave(self.ticket);
+    }
+}

@@ -1,0 +1,187 @@
+//! The engine with files: one LSM tree in a directory.
+//!
+//! How `lsm-tree` is used, where its contract is not obvious:
+//! - Its reads take an exclusive bound, ours an inclusive one: `at + 1`.
+//! - It keeps old versions by keeping old *super versions* (the list of memtables and tables), not old entries: a flush or
+//!   compaction drops every entry that a newer one covers, whoever reads the older. A snapshot is served by the newest super
+//!   version that was installed at or before it. So the number under which a super version is installed, which the tree takes
+//!   from a counter, must be one that all its table entries are covered by: the last sealed batch. It is set before each call.
+//! - The highest sequence in its tables says nothing about what is persisted, because a compaction may drop the tombstone
+//!   that carried it. Each rotation therefore writes the applied position under a key of our own.
+//! - Tables and the manifest are fsynced, with their directories, before a flush returns.
+
+use super::{Batch, EngineError, Tables, Value, Visit};
+use lsm_tree::{
+    AbstractTree, AnyTree, Cache, Config, DescriptorTable, Guard, InternalValue, Memtable, SequenceNumberCounter, Tree,
+    ValueType, compaction::Leveled,
+};
+use parking_lot::Mutex;
+use sluice_base::Seq;
+use std::{
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+/// Where the position of the last batch of a memtable is kept. Keys with a leading zero are the engine's.
+const POSITION: &[u8] = &[0];
+/// The first key that is not the engine's.
+const FIRST: &[u8] = &[1];
+/// Compactions after one flush, at most: a bound on the time until the next flush. What is left is done after that one.
+const COMPACTIONS_MAX: usize = 8;
+
+/// Settings of an [`LsmTables`].
+#[derive(Clone, Copy, Debug)]
+pub struct LsmOptions {
+    /// Cached blocks of tables. Default 16 MiB: the kernel's page cache is the second level.
+    pub cache_bytes: u64,
+    /// Open table files. Default 64: 4 GiB of metadata.
+    pub files_max: usize,
+    /// Size of a table. Default 64 MiB.
+    pub table_bytes: u64,
+}
+
+impl Default for LsmOptions {
+    fn default() -> Self {
+        Self { cache_bytes: 16 << 20, files_max: 64, table_bytes: 64 << 20 }
+    }
+}
+
+/// An engine in a directory.
+pub struct LsmTables {
+    tree: Tree,
+    compaction: Arc<Leveled>,
+    /// Where the tree takes the numbers of its super versions.
+    install_at: SequenceNumberCounter,
+    active: Mutex<Arc<Memtable>>,
+    memtable_bytes: AtomicU64,
+    applied: AtomicU64,
+    sealed: AtomicU64,
+    persisted: AtomicU64,
+}
+
+impl LsmTables {
+    /// Opens the tables in `dir`, creating them if there are none.
+    pub fn open(dir: &Path, options: LsmOptions) -> Result<Self, EngineError> {
+        let install_at = SequenceNumberCounter::default();
+        let config = Config::new(dir, install_at.clone(), SequenceNumberCounter::default())
+            .use_cache(Arc::new(Cache::with_capacity_bytes(options.cache_bytes)))
+            .use_descriptor_table(Some(Arc::new(DescriptorTable::new(options.files_max))));
+        let AnyTree::Standard(tree) = config.open()? else {
+            return Err(EngineError::Damaged("not a plain tree"));
+        };
+        let persisted = match tree.get(POSITION, u64::MAX)? {
+            None => 0,
+            Some(bytes) => u64::from_le_bytes((*bytes).try_into().map_err(|_| EngineError::Damaged("position"))?),
+        };
+        Ok(Self {
+            active: Mutex::new(tree.active_memtable()),
+            tree,
+            compaction: Arc::new(Leveled::default().with_table_target_size(options.table_bytes)),
+            install_at,
+            memtable_bytes: AtomicU64::new(0),
+            applied: AtomicU64::new(persisted),
+            sealed: AtomicU64::new(persisted),
+            persisted: AtomicU64::new(persisted),
+        })
+    }
+
+    /// Bytes of the table files.
+    pub fn disk_bytes(&self) -> u64 {
+        self.tree.disk_space()
+    }
+
+    /// Compacts until nothing is due, a memtable waits to be flushed, or it is enough for now.
+    fn compact(&self, sealed: u64, threshold: u64) -> Result<(), EngineError> {
+        for _ in 0..COMPACTIONS_MAX {
+            let before = self.tree.current_version().id();
+            self.install_at.set(sealed);
+            self.tree.compact(self.compaction.clone(), threshold)?;
+            if self.tree.current_version().id() == before || self.tree.sealed_memtable_count() > 0 {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The tree's bound is exclusive.
+fn bound(at: Seq) -> u64 {
+    at.0 + 1
+}
+
+impl Tables for LsmTables {
+    fn get(&self, key: &[u8], at: Seq) -> Result<Option<Value>, EngineError> {
+        Ok(self.tree.get(key, bound(at))?.map(Value::from))
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], at: Seq, visit: &mut Visit<'_>) -> Result<(), EngineError> {
+        let from = from.max(FIRST);
+        if from >= to {
+            return Ok(());
+        }
+        for item in self.tree.range(from..to, bound(at), None) {
+            let (key, value) = item.into_inner()?;
+            if visit(&key, &value).is_break() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn apply(&self, seq: Seq, batch: &Batch) {
+        let active = self.active.lock();
+        for (key, value) in batch.entries() {
+            active.insert(match value {
+                Some(value) => InternalValue::from_components(key.slice(), value.slice(), seq.0, ValueType::Value),
+                None => InternalValue::new_tombstone(key.slice(), seq.0),
+            });
+        }
+        self.memtable_bytes.store(active.size(), Ordering::Relaxed);
+        self.applied.fetch_max(seq.0, Ordering::SeqCst);
+    }
+
+    fn applied(&self) -> Seq {
+        Seq(self.applied.load(Ordering::SeqCst))
+    }
+
+    fn persisted(&self) -> Seq {
+        Seq(self.persisted.load(Ordering::SeqCst))
+    }
+
+    fn memtable_bytes(&self) -> u64 {
+        self.memtable_bytes.load(Ordering::Relaxed)
+    }
+
+    fn rotate(&self) {
+        let mut active = self.active.lock();
+        let applied = self.applied.load(Ordering::SeqCst);
+        if applied == self.sealed.load(Ordering::SeqCst) {
+            return;
+        }
+        let position = applied.to_le_bytes();
+        active.insert(InternalValue::from_components(POSITION, position, applied, ValueType::Value));
+        self.tree.rotate_memtable();
+        *active = self.tree.active_memtable();
+        self.sealed.store(applied, Ordering::SeqCst);
+        self.memtable_bytes.store(0, Ordering::Relaxed);
+    }
+
+    fn flush(&self, keep_versions_from: Seq) -> Result<Seq, EngineError> {
+        let sealed = self.sealed.load(Ordering::SeqCst);
+        let threshold = bound(keep_versions_from);
+        {
+            let lock = self.tree.get_flush_lock();
+            self.install_at.set(sealed);
+            self.tree.flush(&lock, threshold)?;
+        }
+        self.persisted.store(sealed, Ordering::SeqCst);
+        self.compact(sealed, threshold)?;
+        // A super version that a snapshot needed during the last flush holds its memtable in memory until it is dropped here.
+        let folder = &self.tree.tree_config().path;
+        self.tree.get_version_history_lock().maintenance(folder, threshold)?;
+        Ok(Seq(sealed))
+    }
+}
