@@ -1,0 +1,60 @@
+//! What the end-to-end tests share: a volume and its mount, an S3 server, trees that can be compared, another user.
+//!
+//! Every test owns everything it touches: a directory of its own (under `TMPDIR`), its own mount process, its own port.
+//! The mount runs in the foreground as a child of the test, so that the test knows its pid, can end it at any moment and
+//! sees what it wrote to stderr. Dropping a [`Mount`] detaches the mount point and ends exactly that process.
+//!
+//! | variable | meaning |
+//! |---|---|
+//! | `SLUICE_BIN` | the binary to test; default: `target/release/sluice` of the workspace |
+//! | `SLUICE_TEST_LOCAL=1` | use a plain local directory where a test asks for a [`Place`]: checks the tests themselves |
+//! | `SLUICE_SEED` | seed of the random tests; printed by each of them |
+
+mod gateway;
+mod lock;
+mod place;
+mod poll;
+mod run;
+mod tree;
+mod user;
+mod volume;
+
+pub use gateway::{Gateway, SECRET};
+pub use lock::{LockKind, set_range_lock, would_block_on};
+pub use place::Place;
+pub use poll::{Stopwatch, eventually, wait_for};
+pub use run::{Ran, run, shell, sluice, sluice_binary};
+pub use tree::{Content, Node, Tree, TreeOptions, compare_trees, read_tree};
+pub use user::{NOBODY, as_user};
+pub use volume::{Mount, Scratch, Volume};
+
+/// True when the tests run against a plain local directory to check the tests themselves.
+pub fn local_mode() -> bool {
+    std::env::var_os("SLUICE_TEST_LOCAL").is_some_and(|v| v == "1")
+}
+
+/// True when a test that is about the binary itself cannot run, because only a local directory is under test.
+pub fn skipped_in_local_mode(test: &str) -> bool {
+    if local_mode() {
+        eprintln!("{test}: needs the binary, not run with SLUICE_TEST_LOCAL=1");
+    }
+    local_mode()
+}
+
+/// The number in an environment variable, or `default` when it is not set.
+///
+/// # Panics
+/// When the variable is set to something that is not a number: a run with a mistyped seed must not pass for one.
+pub fn number_from_env(name: &str, default: u64) -> u64 {
+    match std::env::var(name) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text}: not a whole number")),
+        Err(_) => default,
+    }
+}
+
+/// A seed from `SLUICE_SEED`, or a fresh one; printed, so that a failing run can be repeated.
+pub fn seed(test: &str) -> u64 {
+    let seed = number_from_env("SLUICE_SEED", rand::random::<u32>().into());
+    eprintln!("{test}: SLUICE_SEED={seed}");
+    seed
+}

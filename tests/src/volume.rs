@@ -1,0 +1,249 @@
+//! A volume in a directory of its own, and its mount process.
+
+use std::{
+    ffi::{OsStr, OsString},
+    fs::{self, File},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::Arc,
+    time::Duration,
+};
+
+use rustix::{fs::Mode, mount::UnmountFlags};
+use tempfile::TempDir;
+
+use crate::{Ran, eventually, run, sluice_binary, wait_for};
+
+/// A mount that is not there by then has failed.
+const START_LIMIT: Duration = Duration::from_secs(30);
+/// An unmount stores everything first; the volumes of the tests are small.
+const STOP_LIMIT: Duration = Duration::from_secs(120);
+
+/// A directory that other users may enter, removed at the end.
+#[derive(Clone, Debug)]
+pub struct Scratch(Arc<TempDir>);
+
+impl Scratch {
+    /// A fresh directory under `TMPDIR`.
+    ///
+    /// # Panics
+    /// When it cannot be made.
+    #[expect(clippy::new_without_default, reason = "it makes a directory: not a default value")]
+    pub fn new() -> Self {
+        let dir = tempfile::Builder::new().prefix("sluice-test.").tempdir().expect("a temporary directory");
+        rustix::fs::chmod(dir.path(), Mode::from_raw_mode(0o755)).expect("chmod");
+        Self(Arc::new(dir))
+    }
+
+    /// The directory.
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+/// A volume that lives in one directory, as `sluice up DIR MOUNTPOINT` makes it.
+#[derive(Clone, Debug)]
+pub struct Volume {
+    scratch: Scratch,
+    options: Vec<OsString>,
+    env: Vec<(OsString, OsString)>,
+}
+
+impl Volume {
+    /// A volume not yet created: the first [`Volume::up`] does that.
+    #[expect(clippy::new_without_default, reason = "it makes directories: not a default value")]
+    pub fn new() -> Self {
+        let scratch = Scratch::new();
+        fs::create_dir(scratch.path().join("mnt")).expect("mkdir");
+        Self { scratch, options: Vec::new(), env: Vec::new() }
+    }
+
+    /// Adds an option and its value to every later `up`.
+    #[must_use]
+    pub fn option(mut self, name: &str, value: impl Into<OsString>) -> Self {
+        self.options.extend([name.into(), value.into()]);
+        self
+    }
+
+    /// Sets an environment variable for every later start of the binary.
+    #[must_use]
+    pub fn env(mut self, name: impl Into<OsString>, value: impl Into<OsString>) -> Self {
+        self.env.push((name.into(), value.into()));
+        self
+    }
+
+    /// The volume's directory: meta/, objects/, cache/ and journal/ are in it.
+    pub fn dir(&self) -> PathBuf {
+        self.scratch.path().join("volume")
+    }
+
+    /// Where it is mounted.
+    pub fn mountpoint(&self) -> PathBuf {
+        self.scratch.path().join("mnt")
+    }
+
+    /// Mounts it.
+    ///
+    /// # Panics
+    /// When that fails, with what the process said.
+    #[track_caller]
+    pub fn up(&self) -> Mount {
+        self.try_up().unwrap_or_else(|ran| panic!("the mount failed: {ran:#?}"))
+    }
+
+    /// Mounts it, or returns how the process ended.
+    ///
+    /// # Errors
+    /// How the process ended.
+    pub fn try_up(&self) -> Result<Mount, Ran> {
+        self.try_up_at(&self.mountpoint())
+    }
+
+    /// Mounts it somewhere else than at its own mount point, or returns how the process ended.
+    ///
+    /// # Errors
+    /// How the process ended.
+    pub fn try_up_at(&self, mountpoint: &Path) -> Result<Mount, Ran> {
+        let log_path = self.scratch.path().join("stderr");
+        let log = File::options().create(true).append(true).open(&log_path).expect("the log");
+        let log_start = log.metadata().expect("stat").len();
+        let mut command = self.command(["up".as_ref(), self.dir().as_os_str(), mountpoint.as_os_str()]);
+        command.args(&self.options);
+        let before = device_of(mountpoint);
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("dup"))
+            .stderr(log)
+            .spawn()
+            .unwrap_or_else(|e| panic!("cannot start {command:?}: {e}"));
+        let mut ended = None;
+        eventually(START_LIMIT, || {
+            ended = child.try_wait().expect("wait");
+            ended.is_some() || (device_of(mountpoint).is_some() && device_of(mountpoint) != before)
+        });
+        let mount =
+            Mount { child: Some(child), mountpoint: mountpoint.to_owned(), log_path, log_start, volume: self.clone() };
+        if ended.is_none() && device_of(mountpoint).is_some() && device_of(mountpoint) != before {
+            return Ok(mount);
+        }
+        Err(Ran {
+            command: format!("{command:?}"),
+            code: ended.and_then(|s| s.code()),
+            stdout: String::new(),
+            stderr: mount.log(),
+        })
+    }
+
+    /// Runs another command of the binary with this volume's environment.
+    #[track_caller]
+    pub fn sluice<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Ran {
+        run(&mut self.command(args), STOP_LIMIT)
+    }
+
+    /// Runs fsck on the unmounted volume, reading every object.
+    ///
+    /// # Panics
+    /// When it finds anything.
+    #[track_caller]
+    pub fn fsck_is_clean(&self) {
+        self.sluice(["fsck".as_ref(), self.dir().as_os_str(), "--data".as_ref()]).ok();
+    }
+
+    fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+        let mut command = Command::new(sluice_binary());
+        command.args(args).envs(self.env.iter().map(|(k, v)| (k, v)));
+        command
+    }
+}
+
+fn device_of(path: &Path) -> Option<u64> {
+    rustix::fs::stat(path).ok().map(|s| s.st_dev)
+}
+
+/// A mounted volume and the process that serves it.
+#[derive(Debug)]
+pub struct Mount {
+    child: Option<Child>,
+    mountpoint: PathBuf,
+    log_path: PathBuf,
+    log_start: u64,
+    volume: Volume,
+}
+
+impl Mount {
+    /// The mount point.
+    pub fn root(&self) -> &Path {
+        &self.mountpoint
+    }
+
+    /// A path below the mount point.
+    pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.mountpoint.join(name)
+    }
+
+    /// The pid of the process that serves the mount.
+    pub fn pid(&self) -> u32 {
+        self.child.as_ref().expect("running").id()
+    }
+
+    /// Everything this process has printed so far.
+    pub fn log(&self) -> String {
+        let bytes = fs::read(&self.log_path).unwrap_or_default();
+        String::from_utf8_lossy(&bytes[bytes.len().min(self.log_start as usize)..]).into_owned()
+    }
+
+    /// `sluice status MOUNTPOINT --json`.
+    #[track_caller]
+    pub fn status(&self) -> serde_json::Value {
+        self.volume.sluice(["status".as_ref(), self.mountpoint.as_os_str(), "--json".as_ref()]).ok().json()
+    }
+
+    /// Ends the process as a crash would. The mount point stays behind, dead, as it does after a real crash.
+    pub fn kill9(mut self) {
+        let mut child = self.child.take().expect("running");
+        child.kill().expect("kill");
+        child.wait().expect("wait");
+    }
+
+    /// `sluice umount MOUNTPOINT`; returns when the process has ended.
+    ///
+    /// # Panics
+    /// When the command fails, the process stays, or its exit status is not 0.
+    #[track_caller]
+    pub fn umount(mut self) {
+        let ran = self.volume.sluice(["umount".as_ref(), self.mountpoint.as_os_str()]);
+        assert_eq!(ran.code, Some(0), "{ran:#?}\nthe mount process said:\n{}", self.log());
+        let mut child = self.child.take().expect("running");
+        let mut status = None;
+        wait_for("the mount process to end after umount", STOP_LIMIT, || {
+            status = child.try_wait().expect("wait");
+            status.is_some()
+        });
+        assert!(status.expect("ended").success(), "the mount process: {status:?}\n{}", self.log());
+    }
+
+    /// Unmounts and mounts again: what is seen afterwards comes from the volume, not from memory.
+    #[track_caller]
+    pub fn remount(self) -> Self {
+        let volume = self.volume.clone();
+        self.umount();
+        volume.up()
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // EINVAL and ENOENT mean that it never came up: there is nothing to detach.
+            let _ = rustix::mount::unmount(&self.mountpoint, UnmountFlags::DETACH);
+            let _ = child.kill();
+            let _ = child.wait();
+            if std::thread::panicking() {
+                eprintln!("the mount process said:\n{}", self.log());
+            }
+        } else if device_of(&self.mountpoint).is_none() {
+            // A killed mount leaves a mount point that answers ENOTCONN.
+            let _ = rustix::mount::unmount(&self.mountpoint, UnmountFlags::DETACH);
+        }
+    }
+}
