@@ -1,0 +1,111 @@
+//! Slab files: sparse, created as needed, read and written through counted calls.
+
+use crate::{SLOT_BYTES, health::Health};
+use parking_lot::Mutex;
+use sluice_base::{Disk, DiskFile};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+pub(crate) struct Slab {
+    file: Arc<dyn DiskFile>,
+    health: Arc<Health>,
+    /// Written since the last fdatasync began.
+    unsynced: AtomicBool,
+    /// Held by a running fdatasync: a second caller must not return before the first one's, which may carry its bytes, ends.
+    sync: Mutex<()>,
+}
+
+impl Slab {
+    pub(crate) fn read(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
+        let outcome = self.file.read_exact_at(buf, offset);
+        match outcome {
+            // Bytes that are not there are a failed check, not a failing disk.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(error),
+            outcome => self.health.note("read", outcome),
+        }
+    }
+
+    pub(crate) fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
+        let outcome = self.file.write_all_at(bytes, offset);
+        // After the write: a flag set before could be cleared by a sync that misses the bytes.
+        self.unsynced.store(true, Ordering::Release);
+        self.health.note("write", outcome)
+    }
+
+    /// Gives a slot's room back to the disk. Detaches pages that sendfile has queued, rather than changing them.
+    pub(crate) fn punch(&self, offset: u64) -> io::Result<()> {
+        let outcome = self.file.punch(offset, SLOT_BYTES);
+        self.health.note("punch", outcome)
+    }
+
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        let _one = self.sync.lock();
+        if !self.unsynced.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.file.sync_data().inspect_err(|error| self.health.fail("sync", error))
+    }
+}
+
+/// All slabs of a directory.
+pub(crate) struct Slabs {
+    disk: Arc<dyn Disk>,
+    dir: PathBuf,
+    health: Arc<Health>,
+    /// Slots of a slab file.
+    pub(crate) slots: u32,
+    open: Mutex<Vec<Option<Arc<Slab>>>>,
+}
+
+impl Slabs {
+    pub(crate) fn new(disk: Arc<dyn Disk>, dir: &Path, health: Arc<Health>, slots: u32) -> Self {
+        Self { disk, dir: dir.into(), health, slots, open: Mutex::default() }
+    }
+
+    /// Slab `number`, at least `slots` slots long, created when there is none.
+    pub(crate) fn get(&self, number: u32) -> io::Result<Arc<Slab>> {
+        let mut open = self.open.lock();
+        if let Some(Some(slab)) = open.get(number as usize) {
+            return Ok(slab.clone());
+        }
+        let slab = Arc::new(Slab {
+            file: self.health.note("open", self.make(number))?,
+            health: self.health.clone(),
+            unsynced: AtomicBool::new(false),
+            sync: Mutex::new(()),
+        });
+        if open.len() <= number as usize {
+            open.resize(number as usize + 1, None);
+        }
+        open[number as usize] = Some(slab.clone());
+        Ok(slab)
+    }
+
+    fn make(&self, number: u32) -> io::Result<Arc<dyn DiskFile>> {
+        let file = self.disk.open(&self.dir.join(format!("slab-{number:05}")))?;
+        let bytes = u64::from(self.slots) * SLOT_BYTES;
+        if file.size()? < bytes {
+            file.set_size(bytes)?;
+            // The name and the size must not be what a power loss takes from synced slots.
+            file.sync_data()?;
+            self.disk.sync_dir(&self.dir)?;
+        }
+        Ok(file)
+    }
+
+    /// fdatasync of every slab written since its last.
+    pub(crate) fn sync(&self) -> io::Result<()> {
+        let open: Vec<_> = self.open.lock().iter().flatten().cloned().collect();
+        open.iter().try_for_each(|slab| slab.sync())?;
+        if self.health.is_failed() {
+            return Err(io::Error::other("the cache disk failed before"));
+        }
+        Ok(())
+    }
+}
