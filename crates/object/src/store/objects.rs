@@ -1,0 +1,90 @@
+//! Objects: put, remove, list. Reading is in `read`.
+
+use super::{OBJECTS, Store, object_key, read::Get, retry::Call};
+use crate::{
+    PutMode, StoreError,
+    backend::{ListEntry, RequestKind},
+    format::{FormatError, ObjectTable, StoredObject, encode_tail},
+};
+use bytes::Bytes;
+use futures::{Stream, StreamExt, TryStreamExt, stream};
+use sluice_base::{ObjectId, Timestamp};
+use std::sync::atomic::Ordering::Relaxed;
+
+/// Listings of directories of objects that run at once.
+const LISTINGS_MAX: usize = 8;
+
+/// An object in a listing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ListedObject {
+    /// Its id.
+    pub id: ObjectId,
+    /// Whole length in the store, in bytes.
+    pub stored_bytes: u64,
+    /// When it was stored, by the store's clock.
+    pub modified: Timestamp,
+}
+
+impl Store {
+    /// Stores a plain object of 1 to 128 segments, `None` for one whose bytes died; all but the last are 32 KiB long.
+    ///
+    /// `Exists` means that the id is taken by other bytes; finding the same ones is success.
+    pub async fn put_object(&self, id: ObjectId, segments: &[Option<Bytes>]) -> Result<StoredObject, StoreError> {
+        let broken = |error: FormatError| StoreError::invalid(format!("object {id}: {error}"));
+        let table = ObjectTable::plain(id, segments).map_err(broken)?;
+        let object = table.stored_object(id);
+        let tail = Bytes::from(encode_tail(id, &table));
+        let body: Vec<Bytes> = segments.iter().flatten().cloned().chain([tail.clone()]).collect();
+        let key = object_key(id);
+        let call = Call { kind: RequestKind::Put, key: &key, bytes: object.stored_bytes() };
+        let done = self.0.request(call, |_| self.0.backend.put(&key, body.clone(), PutMode::Create)).await;
+        match done {
+            Ok(()) => {
+                self.0.counters.sent_bytes.fetch_add(object.stored_bytes(), Relaxed);
+            }
+            Err(StoreError::Exists { .. }) if self.ends_with(&object, &tail).await? => {
+                tracing::debug!(%id, "was in the store already");
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(object)
+    }
+
+    /// Whether the stored object is the one that ends with `tail`. The tail names the object and has every segment's checksum
+    /// and length, so it stands for all bytes.
+    async fn ends_with(&self, object: &StoredObject, tail: &Bytes) -> Result<bool, StoreError> {
+        let key = object_key(object.id());
+        let call = Call { kind: RequestKind::Head, key: &key, bytes: 0 };
+        if self.0.request(call, |_| self.0.backend.head(&key)).await? != object.stored_bytes() {
+            return Ok(false);
+        }
+        let found = self.0.get_range(Get { key: &key, range: object.tail_range() }).await?;
+        Ok(found == *tail)
+    }
+
+    /// Removes an object; what is not there counts as removed.
+    pub async fn delete_object(&self, id: ObjectId) -> Result<(), StoreError> {
+        self.0.delete(&object_key(id)).await
+    }
+
+    /// Every object, in no particular order. Objects stored or removed meanwhile may be missing or not. Ends at the first
+    /// error. Keys that are no object's are passed over.
+    pub fn list_objects(&self) -> impl Stream<Item = Result<ListedObject, StoreError>> + Send + use<> {
+        let store = self.clone();
+        let directories = (0..=u8::MAX).map(move |first| {
+            let store = store.clone();
+            async move { store.0.list(&format!("{OBJECTS}/{first:02x}")).await }
+        });
+        let pages = stream::iter(directories).buffered(LISTINGS_MAX);
+        pages.map_ok(|entries| stream::iter(entries).filter_map(|entry| async { listed(entry).map(Ok) })).try_flatten()
+    }
+}
+
+fn listed(entry: ListEntry) -> Option<ListedObject> {
+    let id = entry.key.rsplit('/').next()?.parse().ok()?;
+    if object_key(id) != entry.key {
+        tracing::debug!(key = entry.key, "not an object's key");
+        return None;
+    }
+    Some(ListedObject { id, stored_bytes: entry.bytes, modified: entry.modified })
+}

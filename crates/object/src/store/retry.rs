@@ -1,0 +1,79 @@
+//! The one loop around every request.
+
+use super::Inner;
+use crate::{StoreError, backend::RequestKind};
+use std::time::Duration;
+use tokio::{
+    sync::SemaphorePermit,
+    time::{Instant, sleep, timeout_at},
+};
+
+/// One call: what it asks and how long it may take.
+pub(super) struct Call<'a> {
+    pub kind: RequestKind,
+    pub key: &'a str,
+    /// Payload either way, in bytes; sets the time-outs.
+    pub bytes: u64,
+}
+
+impl Inner {
+    /// Runs `attempt`, which gets the number of tries before it, until it succeeds, fails for good, or attempts or time run
+    /// out. Slots are held while a request is on its way, not between tries.
+    pub(super) async fn request<T, F>(&self, call: Call<'_>, attempt: impl Fn(u32) -> F) -> Result<T, StoreError>
+    where
+        F: Future<Output = Result<T, StoreError>>,
+    {
+        let options = &self.options;
+        let transfer = options.transfer_time(call.bytes);
+        let mut permit = self.slot(call.kind).await;
+        // From here: waiting for a first slot says nothing about the store.
+        let deadline = Instant::now() + options.deadline + transfer;
+        let mut tries = 0;
+        loop {
+            let until = deadline.min(Instant::now() + options.attempt_timeout + transfer);
+            let done = {
+                let in_flight = self.counters.begin(call.kind, tries > 0);
+                let done = match timeout_at(until, attempt(tries)).await {
+                    Ok(done) => done,
+                    Err(_) => Err(StoreError::unavailable(format!("{}: no answer in time", call.key))),
+                };
+                in_flight.note(&done);
+                done
+            };
+            drop(permit.take());
+            let Err(StoreError::Unavailable { detail, cause }) = done else { return done };
+            tries += 1;
+            let wait = self.jitter(options.backoff(tries));
+            let give_up = if tries >= options.attempts_max {
+                Some("the last one")
+            } else if Instant::now() + wait >= deadline {
+                Some("out of time")
+            } else {
+                None
+            };
+            if let Some(why) = give_up {
+                let detail = if tries > 1 { format!("{detail} (try {tries}, {why})") } else { detail };
+                return Err(StoreError::Unavailable { detail, cause });
+            }
+            tracing::debug!(kind = ?call.kind, key = call.key, tries, ?wait, %detail, "trying again");
+            sleep(wait).await;
+            permit = self.slot(call.kind).await;
+        }
+    }
+
+    async fn slot(&self, kind: RequestKind) -> Option<SemaphorePermit<'_>> {
+        let slots = match kind {
+            RequestKind::Get | RequestKind::Head => &self.gets,
+            RequestKind::Put | RequestKind::Delete => &self.puts,
+            RequestKind::List => return None,
+        };
+        Some(slots.acquire().await.expect("the semaphore is never closed"))
+    }
+
+    /// Full jitter: https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
+    fn jitter(&self, max: Duration) -> Duration {
+        let mut bytes = [0; 4];
+        self.entropy.fill(&mut bytes);
+        max.mul_f64(f64::from(u32::from_le_bytes(bytes)) / f64::from(u32::MAX))
+    }
+}
