@@ -1,0 +1,121 @@
+//! What a session did, in numbers.
+
+use crate::request::Operation;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Classes of operations that are counted together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Class {
+    /// LOOKUP.
+    Lookup,
+    /// GETATTR, STATX, ACCESS, STATFS, READLINK.
+    Attributes,
+    /// SETATTR.
+    SetAttr,
+    /// Operations that change names.
+    Namespace,
+    /// OPEN, RELEASE, FLUSH, OPENDIR, RELEASEDIR.
+    Handle,
+    /// READ.
+    Read,
+    /// WRITE, FALLOCATE, COPY_FILE_RANGE.
+    Write,
+    /// READDIR, READDIRPLUS.
+    Directory,
+    /// FSYNC, FSYNCDIR, SYNCFS.
+    Sync,
+    /// Extended attributes.
+    Xattr,
+    /// FORGET, BATCH_FORGET.
+    Forget,
+    /// The rest.
+    Other,
+}
+
+/// How many [`Class`]es there are.
+const CLASSES: usize = Class::Other as usize + 1;
+
+impl Class {
+    /// The class of an operation.
+    pub fn of(operation: &Operation<'_>) -> Self {
+        use Operation as O;
+        match operation {
+            O::Lookup { .. } => Class::Lookup,
+            O::GetAttr { .. } | O::Statx { .. } | O::Access { .. } | O::StatFs | O::ReadLink => Class::Attributes,
+            O::SetAttr(_) => Class::SetAttr,
+            O::SymLink { .. } | O::MkNod { .. } | O::MkDir { .. } | O::Unlink { .. } | O::RmDir { .. } => {
+                Class::Namespace
+            }
+            O::Rename { .. } | O::Link { .. } | O::Create { .. } | O::TmpFile { .. } => Class::Namespace,
+            O::Open { .. } | O::Release { .. } | O::Flush { .. } | O::OpenDir { .. } | O::ReleaseDir { .. } => {
+                Class::Handle
+            }
+            O::Read { .. } => Class::Read,
+            O::Write { .. } | O::FAllocate { .. } | O::CopyFileRange { .. } => Class::Write,
+            O::ReadDir { .. } | O::ReadDirPlus { .. } => Class::Directory,
+            O::Fsync { .. } | O::FsyncDir { .. } | O::SyncFs => Class::Sync,
+            O::SetXattr { .. } | O::GetXattr { .. } | O::ListXattr { .. } | O::RemoveXattr { .. } => Class::Xattr,
+            O::Forget { .. } | O::BatchForget(_) => Class::Forget,
+            _ => Class::Other,
+        }
+    }
+}
+
+/// One reactor's counters, so that reactors share no cache line.
+#[derive(Default)]
+#[repr(align(128))]
+pub(crate) struct Counters {
+    requests: [AtomicU64; CLASSES],
+    pub(crate) later: AtomicU64,
+    pub(crate) interrupts: AtomicU64,
+    pub(crate) replies_lost: AtomicU64,
+    pub(crate) panics: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn request(&self, class: Class) {
+        add(&self.requests[class as usize]);
+    }
+}
+
+/// One more.
+pub(crate) fn add(counter: &AtomicU64) {
+    counter.fetch_add(1, Relaxed);
+}
+
+/// Sums over all reactors of a session.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    requests: [u64; CLASSES],
+    /// Requests answered later.
+    pub later: u64,
+    /// INTERRUPT requests.
+    pub interrupts: u64,
+    /// Replies that nobody waited for any more, or that the kernel refused.
+    pub replies_lost: u64,
+    /// Panics of the handler that were turned into EIO.
+    pub panics: u64,
+}
+
+impl Counts {
+    /// Requests of a class.
+    pub fn requests(&self, class: Class) -> u64 {
+        self.requests[class as usize]
+    }
+
+    /// Requests in all.
+    pub fn total(&self) -> u64 {
+        self.requests.iter().sum()
+    }
+
+    pub(crate) fn add(&mut self, counters: &Counters) {
+        for (sum, counter) in self.requests.iter_mut().zip(&counters.requests) {
+            *sum += counter.load(Relaxed);
+        }
+        self.later += counters.later.load(Relaxed);
+        self.interrupts += counters.interrupts.load(Relaxed);
+        self.replies_lost += counters.replies_lost.load(Relaxed);
+        self.panics += counters.panics.load(Relaxed);
+    }
+}

@@ -1,0 +1,42 @@
+//! The file system behind a session.
+
+use crate::reply::{Body, ReplyBuffer};
+use crate::request::Request;
+use sluice_base::Errno;
+use std::pin::Pin;
+
+/// What a [`Answer::Later`] ends with.
+pub type LateReply = Result<Body, Errno>;
+
+/// Answers requests. FORGET, BATCH_FORGET, INIT, INTERRUPT and DESTROY never reach [`Handler::handle`].
+pub trait Handler: Send + Sync + 'static {
+    /// Runs on the reactor thread that read the request, which serves nobody else meanwhile. Must not block on the
+    /// network or on fsync: return [`Answer::Later`] for that. A panic is answered with EIO.
+    fn handle(&self, request: &Request<'_>, reply: &mut ReplyBuffer) -> Answer;
+
+    /// The kernel dropped `lookups` of the references that entry replies gave it on `nodeid`.
+    fn forget(&self, nodeid: u64, lookups: u64);
+
+    /// The mount is gone (umount, DESTROY, or the connection was aborted). Called once, after the last request.
+    fn destroyed(&self);
+}
+
+/// How [`Handler::handle`] ended.
+pub enum Answer {
+    /// The reply buffer holds the body; an untouched one is the empty success.
+    Done,
+    /// The operation failed. Numbers outside 1..=511, which the kernel refuses, are sent as EIO.
+    Error(Errno),
+    /// No reply is due.
+    None,
+    /// The result comes from this future, which is spawned on tokio. It is dropped when the caller was interrupted and
+    /// the grace period is over, so work that must not stop half-way belongs in a task of its own.
+    Later(Pin<Box<dyn Future<Output = LateReply> + Send>>),
+}
+
+impl Answer {
+    /// Boxes `future` into [`Answer::Later`].
+    pub fn later(future: impl Future<Output = LateReply> + Send + 'static) -> Self {
+        Answer::Later(Box::pin(future))
+    }
+}

@@ -1,0 +1,81 @@
+use super::*;
+use crate::reply::Body;
+
+struct Setup {
+    runtime: tokio::runtime::Runtime,
+    inbox: Arc<Inbox>,
+    waiting: Arc<Waiting>,
+}
+
+impl Setup {
+    fn new() -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
+        Self { runtime, inbox: Arc::new(Inbox::new().unwrap()), waiting: Arc::default() }
+    }
+
+    fn spawn(&self, unique: u64, future: impl Future<Output = LateReply> + Send + 'static) {
+        let route = (&self.inbox, &self.waiting);
+        spawn(self.runtime.handle(), Box::pin(future), unique, route, Duration::from_millis(20));
+    }
+
+    /// The next completion, waiting as a reactor does.
+    fn completion(&self) -> Completion {
+        loop {
+            let mut completions = Vec::new();
+            self.inbox.drain(&mut completions);
+            if let Some(completion) = completions.pop() {
+                assert!(self.waiting.0.lock().known.is_empty());
+                return completion;
+            }
+            if self.inbox.fall_asleep() {
+                let mut fds = [rustix::event::PollFd::new(&self.inbox.event, rustix::event::PollFlags::IN)];
+                rustix::event::poll(&mut fds, None).unwrap();
+                self.inbox.awake();
+                self.inbox.lower();
+            }
+        }
+    }
+}
+
+#[test]
+fn outcomes_arrive() {
+    let setup = Setup::new();
+    setup.spawn(2, async { Ok(Body::from(b"x".to_vec())) });
+    let done = setup.completion();
+    assert_eq!((done.unique, done.outcome.unwrap().len()), (2, 1));
+    setup.spawn(4, async { panic!("for the test") });
+    assert_eq!(setup.completion().outcome.unwrap_err(), Errno::EIO);
+}
+
+#[test]
+fn an_interrupt_ends_what_outlasts_the_grace() {
+    let setup = Setup::new();
+    setup.spawn(2, std::future::pending());
+    setup.waiting.interrupt(2);
+    assert_eq!(setup.completion().outcome.unwrap_err(), Errno::EINTR);
+    // The interrupt may be read by another reactor before the request is known.
+    setup.waiting.interrupt(4);
+    setup.spawn(4, std::future::pending());
+    assert_eq!(setup.completion().outcome.unwrap_err(), Errno::EINTR);
+    setup.waiting.interrupt(6);
+    setup.spawn(6, async { Ok(Body::empty()) });
+    assert!(setup.completion().outcome.is_ok());
+}
+
+#[test]
+fn early_interrupts_are_bounded() {
+    let setup = Setup::new();
+    (0..1000).for_each(|unique| setup.waiting.interrupt(unique));
+    assert_eq!(setup.waiting.0.lock().early.len(), EARLY_MAX);
+}
+
+#[test]
+fn a_runtime_that_is_gone_answers_with_an_error() {
+    let Setup { runtime, inbox, waiting } = Setup::new();
+    let handle = runtime.handle().clone();
+    drop(runtime);
+    spawn(&handle, Box::pin(std::future::pending()), 2, (&inbox, &waiting), Duration::ZERO);
+    let mut completions = Vec::new();
+    inbox.drain(&mut completions);
+    assert_eq!(completions.pop().unwrap().outcome.unwrap_err(), Errno::EIO);
+}
