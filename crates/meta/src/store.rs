@@ -31,17 +31,19 @@ mod record;
 mod snapshots;
 mod txn;
 mod value;
+mod view;
 mod writes;
 
 pub use batch::Batch;
 pub use checkpoint::Checkpointer;
-pub use commit::{Committed, MetaStore, Options, Snapshot};
+pub use commit::{Committed, MetaStore, Options};
 pub use error::{EngineError, LogError, MetaError, RecordError};
 pub use lsm::{LsmOptions, LsmTables};
 pub use memory::{MemoryLog, MemoryTables};
 pub use record::{OnAttachment, Record, replay};
 pub use txn::Txn;
 pub use value::Value;
+pub use view::Snapshot;
 
 use sluice_base::Seq;
 use std::ops::ControlFlow;

@@ -59,7 +59,7 @@ impl MetaStore {
         }
         let seq = {
             let _commit = self.commit.lock();
-            self.tables.rotate();
+            self.shared.tables.rotate();
             self.visible()
         };
         *sealed = Some(seq);
@@ -74,7 +74,7 @@ impl MetaStore {
     /// The tables must never be ahead of the log: after power loss, its numbers would be given out twice.
     fn flush(&self, seq: Seq) -> Result<Seq, MetaError> {
         self.log.ensure_synced(seq)?;
-        Ok(self.tables.flush(self.snapshots.oldest(|| self.visible()))?)
+        Ok(self.shared.tables.flush(self.shared.snapshots.oldest(|| self.visible()))?)
     }
 
     /// Asks the [`Checkpointer`] for a checkpoint soon.
@@ -91,14 +91,14 @@ impl MetaStore {
     }
 
     pub(super) fn poke(&self) {
-        if self.tables.memtable_bytes() > self.options.memtable_bytes {
+        if self.shared.tables.memtable_bytes() > self.options.memtable_bytes {
             self.request_checkpoint();
         }
     }
 
     /// Holds a writer back while the memtable is twice its size, which is when a flush of the one before is under way.
     pub(super) fn admit(&self) -> Result<(), MetaError> {
-        let full = || self.tables.memtable_bytes() > self.options.memtable_bytes * 2;
+        let full = || self.shared.tables.memtable_bytes() > self.options.memtable_bytes * 2;
         if !full() {
             return Ok(());
         }
@@ -116,11 +116,12 @@ impl MetaStore {
     /// Waits for work; false is the end.
     fn next_checkpoint(&self) -> bool {
         let mut state = self.pressure.state.lock();
-        while !state.stop && !state.wanted {
-            if state.error.is_none() {
+        if state.error.is_some() {
+            // Whoever asks meanwhile, the disk gets its pause.
+            while !state.stop && !self.pressure.work.wait_for(&mut state, RETRY_AFTER).timed_out() {}
+        } else {
+            while !state.stop && !state.wanted {
                 self.pressure.work.wait(&mut state);
-            } else if self.pressure.work.wait_for(&mut state, RETRY_AFTER).timed_out() {
-                break;
             }
         }
         state.wanted = false;

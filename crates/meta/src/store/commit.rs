@@ -1,21 +1,15 @@
 //! The store itself: snapshots, and the one place where transactions commit.
 
 use super::{
-    Batch, Log, LogClass, MetaError, Tables, Txn, Value,
+    Batch, Log, LogClass, MetaError, Snapshot, Tables, Txn,
     checkpoint::Pressure,
     conflicts::Stamps,
     record,
-    snapshots::{Snapshots, Ticket},
+    view::{Shared, View},
 };
 use parking_lot::Mutex;
 use sluice_base::Seq;
-use std::{
-    ops::ControlFlow,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-};
+use std::sync::Arc;
 
 /// Settings of a store.
 #[derive(Clone, Copy, Debug)]
@@ -45,13 +39,10 @@ pub struct Committed<R> {
 
 /// Ordered keys with serializable transactions over an engine and a log.
 pub struct MetaStore {
-    pub(super) tables: Arc<dyn Tables>,
+    pub(super) shared: Arc<Shared>,
     pub(super) log: Arc<dyn Log>,
     pub(super) options: Options,
-    pub(super) snapshots: Snapshots,
     pub(super) pressure: Pressure,
-    /// All batches up to here are applied.
-    visible: AtomicU64,
     pub(super) commit: Mutex<CommitState>,
 }
 
@@ -69,35 +60,37 @@ impl MetaStore {
     /// A store over `tables`, to which everything up to `applied`, the log's last record, is applied.
     pub fn new(tables: Arc<dyn Tables>, log: Arc<dyn Log>, applied: Seq, options: Options) -> Self {
         Self {
-            tables,
+            shared: Arc::new(Shared::new(tables, applied)),
             log,
             options,
-            snapshots: Snapshots::new(applied),
             pressure: Pressure::default(),
-            visible: AtomicU64::new(applied.0),
             commit: Mutex::new(CommitState { stamps: Stamps::new(), batch: Batch::default(), buffer: Vec::new() }),
         }
     }
 
     /// The newest committed sequence.
     pub fn visible(&self) -> Seq {
-        Seq(self.visible.load(Ordering::SeqCst))
+        self.shared.visible()
+    }
+
+    /// What no crash loses any more, whatever happens to the log.
+    pub fn persisted(&self) -> Seq {
+        self.shared.tables.persisted()
     }
 
     /// A consistent view of now. Cheap to take, but not to keep: while it lives, old versions and flushed memtables stay in
     /// memory. A listing that goes on for long takes a new one for each portion.
     pub fn snapshot(&self) -> Snapshot<'_> {
-        let ticket = self.snapshots.enter();
-        Snapshot { store: self, ticket, seq: self.visible() }
+        Snapshot(View::new(&self.shared))
     }
 
     /// Runs `f` as a serializable transaction: again if another one got in its way, so `f` has no side effects. `f` must not
     /// call `transact`. An error of `f` abandons the transaction.
     pub fn transact<'a, R, E: From<MetaError>>(
-        &'a self,
+        &self,
         mut f: impl FnMut(&mut Txn<'a>) -> Result<R, E>,
     ) -> Result<Committed<R>, E> {
-        let mut txn = Txn::new(self);
+        let mut txn = Txn::new(Arc::clone(&self.shared));
         for _ in 0..self.options.retries_max {
             let value = f(&mut txn)?;
             if txn.is_read_only() {
@@ -130,52 +123,17 @@ impl MetaStore {
             return Ok(None);
         }
         batch.clear();
-        txn.writes.resolve(batch, |key| self.tables.get(key, visible))?;
+        txn.writes.resolve(batch, |key| self.shared.tables.get(key, visible))?;
         let has_data = txn.attachments.iter().any(|attachment| !attachment.data.is_empty());
         let class = if has_data { LogClass::Data } else { LogClass::Metadata };
         let seq = record::append(buffer, batch, &txn.attachments, |parts| self.log.append(class, parts))?;
         assert_eq!(seq.0, visible.0 + 1, "the log numbers records without gaps");
-        self.tables.apply(seq, batch);
+        self.shared.tables.apply(seq, batch);
         stamps.mark(batch, seq);
-        self.visible.store(seq.0, Ordering::SeqCst);
+        self.shared.publish(seq);
         if buffer.capacity() > BUFFER_BYTES_MAX {
             *buffer = Vec::new();
         }
         Ok(Some(seq))
-    }
-}
-
-/// A consistent view of the store as of one sequence.
-pub struct Snapshot<'s> {
-    store: &'s MetaStore,
-    ticket: Ticket,
-    seq: Seq,
-}
-
-impl Snapshot<'_> {
-    /// The sequence that this view is of.
-    pub fn seq(&self) -> Seq {
-        self.seq
-    }
-
-    /// The value of `key`.
-    pub fn get(&self, key: &[u8]) -> Result<Option<Value>, MetaError> {
-        Ok(self.store.tables.get(key, self.seq)?)
-    }
-
-    /// Visits keys in [from, to), ascending, until `visit` breaks.
-    pub fn scan(
-        &self,
-        from: &[u8],
-        to: &[u8],
-        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<(), MetaError> {
-        Ok(self.store.tables.scan(from, to, self.seq, &mut visit)?)
-    }
-}
-
-impl Drop for Snapshot<'_> {
-    fn drop(&mut self) {
-        self.store.snapshots.leave(self.ticket);
     }
 }

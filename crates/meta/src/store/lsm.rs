@@ -185,3 +185,6 @@ impl Tables for LsmTables {
         Ok(Seq(sealed))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -4,7 +4,10 @@ use super::*;
 use std::sync::Arc;
 
 mod basics;
+mod checkpoint;
 mod crash;
+mod record;
+mod serial;
 
 /// A store over fresh tables in memory, with its parts.
 fn memory() -> (Arc<MetaStore>, Arc<MemoryTables>, Arc<MemoryLog>) {

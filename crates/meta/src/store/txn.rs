@@ -1,32 +1,33 @@
 //! A transaction as its closure sees it.
 
 use super::{
-    Merge, MetaError, MetaStore, Snapshot, Value, Visit,
+    Merge, MetaError, Value, Visit,
     conflicts::Reads,
     record::Attachment,
+    view::{Shared, View},
     writes::{Op, Writes, merged},
 };
 use sluice_base::Seq;
-use std::ops::ControlFlow;
+use std::{ops::ControlFlow, sync::Arc};
 
 /// A transaction under way: reads at one snapshot, sees its own writes.
 pub struct Txn<'a> {
-    store: &'a MetaStore,
-    snapshot: Snapshot<'a>,
+    /// Shared, not borrowed, so that `'a` is the attachments' lifetime alone.
+    view: View<Arc<Shared>>,
     pub(super) reads: Reads,
     pub(super) writes: Writes,
     pub(super) attachments: Vec<Attachment<'a>>,
 }
 
 impl<'a> Txn<'a> {
-    pub(super) fn new(store: &'a MetaStore) -> Self {
+    pub(super) fn new(shared: Arc<Shared>) -> Self {
         let (reads, writes) = (Reads::default(), Writes::default());
-        Self { store, snapshot: store.snapshot(), reads, writes, attachments: Vec::new() }
+        Self { view: View::new(shared), reads, writes, attachments: Vec::new() }
     }
 
     /// Forgets everything and moves to the newest snapshot.
     pub(super) fn restart(&mut self) {
-        self.snapshot = self.store.snapshot();
+        self.view.renew();
         self.reads.clear();
         self.writes.clear();
         self.attachments.clear();
@@ -34,7 +35,7 @@ impl<'a> Txn<'a> {
 
     /// The sequence that this transaction reads at.
     pub fn seq(&self) -> Seq {
-        self.snapshot.seq()
+        self.view.seq()
     }
 
     /// Nothing to commit.
@@ -55,30 +56,25 @@ impl<'a> Txn<'a> {
         Ok(match self.writes.get(key) {
             Some(Op::Put(value)) => Some(value.clone()),
             Some(Op::Delete) => None,
-            Some(Op::Merge(deltas)) => merged(deltas, self.snapshot.get(key)?),
-            None => self.snapshot.get(key)?,
+            Some(Op::Merge(deltas)) => merged(deltas, self.view.get(key)?),
+            None => self.view.get(key)?,
         })
     }
 
     /// Visits keys in [from, to), ascending, until `visit` breaks. Within one group, any write to the group is a conflict; over
     /// several groups, any commit at all is: keep those out of hot paths.
-    pub fn scan(
-        &mut self,
-        from: &[u8],
-        to: &[u8],
-        mut visit: impl FnMut(&[u8], &[u8]) -> ControlFlow<()>,
-    ) -> Result<(), MetaError> {
+    pub fn scan(&mut self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<(), MetaError> {
         self.reads.range(from, to);
         let keys = self.writes.keys_in(from, to);
         if keys.is_empty() {
-            return self.snapshot.scan(from, to, visit);
+            return self.view.scan(from, to, visit);
         }
         let mut own = Vec::with_capacity(keys.len());
         for key in keys {
             let value = self.peek(&key)?;
             own.push((key, value));
         }
-        self.scan_overlaid(from, to, &own, &mut visit)
+        self.scan_overlaid(from, to, &own, visit)
     }
 
     fn scan_overlaid(
@@ -90,7 +86,7 @@ impl<'a> Txn<'a> {
     ) -> Result<(), MetaError> {
         let mut own = own.iter().peekable();
         let mut flow = ControlFlow::Continue(());
-        self.snapshot.scan(from, to, |key, value| {
+        self.view.scan(from, to, &mut |key, value| {
             let mut hidden = false;
             while let Some((own_key, own_value)) = own.next_if(|(own_key, _)| **own_key <= *key) {
                 hidden = **own_key == *key;

@@ -19,7 +19,7 @@ fn a_transaction_sees_its_own_writes_and_commits_them_as_one_record() -> Outcome
         assert_eq!(txn.get(&a)?.as_deref(), Some(b"1+".as_slice()));
         assert_eq!(txn.get(&c)?, None);
         let mut seen = Vec::new();
-        txn.scan(&key(b'd', 1, b""), &key(b'd', 2, b""), |key, _| {
+        txn.scan(&key(b'd', 1, b""), &key(b'd', 2, b""), &mut |key, _| {
             seen.push(key.to_vec());
             ControlFlow::Continue(())
         })?;
@@ -89,7 +89,7 @@ fn a_key_that_appears_in_a_scanned_group_is_a_conflict() -> Outcome<()> {
         store.transact(|txn| {
             runs.set(runs.get() + 1);
             let mut entries = 0;
-            txn.scan(&key(b'd', 7, b""), &key(b'd', 8, b""), |_, _| {
+            txn.scan(&key(b'd', 7, b""), &key(b'd', 8, b""), &mut |_, _| {
                 entries += 1;
                 ControlFlow::Continue(())
             })?;
