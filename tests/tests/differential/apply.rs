@@ -49,7 +49,6 @@ impl Side {
             Operation::Open { slot, path, flags } => {
                 // Opening a FIFO would wait for its other end.
                 let flags = *flags | OFlags::NONBLOCK | OFlags::CLOEXEC;
-                self.handles[*slot] = None;
                 self.handles[*slot] = Some(sys::openat(&self.root, path, flags, Mode::from_raw_mode(0o644))?);
             }
             Operation::Close { slot } => self.handles[*slot] = None,

@@ -45,37 +45,62 @@ pub enum Operation {
 /// Makes operations that succeed often enough to be interesting and fail often enough to compare errors.
 pub struct Generator {
     rng: StdRng,
-    known: Vec<String>,
+    files: Vec<String>,
+    directories: Vec<String>,
 }
 
 impl Generator {
     pub fn new(seed: u64) -> Self {
-        Self { rng: StdRng::seed_from_u64(seed), known: Vec::new() }
+        Self { rng: StdRng::seed_from_u64(seed), files: Vec::new(), directories: Vec::new() }
     }
 
-    /// Remembers the paths that operations made.
+    /// Remembers the paths that operations made, forgets those that they removed. What a rename does to the paths below
+    /// a directory is not followed: they become the paths that fail.
     pub fn learn(&mut self, operation: &Operation, succeeded: bool) {
-        let made = match operation {
-            Operation::Open { path, flags, .. } if flags.contains(OFlags::CREATE) => path,
-            Operation::Mkdir { path, .. } | Operation::Symlink { path, .. } | Operation::Mknod { path, .. } => path,
-            Operation::Rename { to, .. } | Operation::Link { to, .. } => to,
-            _ => return,
-        };
-        if succeeded {
-            if self.known.len() >= KNOWN_MAX {
-                let victim = self.rng.random_range(0..self.known.len());
-                self.known.swap_remove(victim);
-            }
-            self.known.push(made.clone());
+        if !succeeded {
+            return;
         }
+        match operation {
+            Operation::Open { path, flags, .. } if flags.contains(OFlags::CREATE) => self.made(path, false),
+            Operation::Symlink { path, .. } | Operation::Mknod { path, .. } => self.made(path, false),
+            Operation::Link { to, .. } => self.made(to, false),
+            Operation::Mkdir { path, .. } => self.made(path, true),
+            Operation::Unlink { path } | Operation::Rmdir { path } => self.forget(path),
+            Operation::Rename { from, to, flags } if !flags.contains(RenameFlags::EXCHANGE) => {
+                let was_directory = self.directories.contains(from);
+                self.forget(from);
+                self.forget(to);
+                self.made(to, was_directory);
+            }
+            _ => {}
+        }
+    }
+
+    fn made(&mut self, path: &str, directory: bool) {
+        let list = if directory { &mut self.directories } else { &mut self.files };
+        if list.len() >= KNOWN_MAX {
+            let victim = self.rng.random_range(0..list.len());
+            list.swap_remove(victim);
+        }
+        if !list.iter().any(|known| known == path) {
+            list.push(path.to_owned());
+        }
+    }
+
+    fn forget(&mut self, path: &str) {
+        self.files.retain(|known| known != path);
+        self.directories.retain(|known| known != path);
     }
 
     pub fn next(&mut self) -> Operation {
         let slot = self.rng.random_range(0..HANDLES);
         match self.rng.random_range(0..100) {
-            0..10 => Operation::Open { slot, path: self.path(0.5), flags: self.open_flags() },
-            10..12 => Operation::Close { slot },
-            12..26 => Operation::WriteHandle { slot, offset: self.offset(), len: self.length(), fill: self.fill() },
+            0..10 => {
+                let path = if self.rng.random_bool(0.5) { self.file() } else { self.any() };
+                Operation::Open { slot, path, flags: self.open_flags() }
+            }
+            10..11 => Operation::Close { slot },
+            11..26 => Operation::WriteHandle { slot, offset: self.offset(), len: self.length(), fill: self.fill() },
             26..34 => Operation::ReadHandle { slot, offset: self.offset(), len: self.length() },
             34..38 => Operation::TruncateHandle { slot, len: self.offset() },
             38..40 => Operation::StatHandle { slot },
@@ -90,40 +115,62 @@ impl Generator {
             }
             50..52 => Operation::Holes { slot },
             52..53 => Operation::Fsync { slot },
-            53..55 => Operation::Truncate { path: self.path(0.9), len: self.offset() },
-            55..62 => Operation::Rename { from: self.path(0.95), to: self.path(0.5), flags: self.rename_flags() },
-            62..65 => Operation::Link { from: self.path(0.95), to: self.path(0.1) },
-            65..67 => Operation::Symlink { target: self.path(0.7), path: self.path(0.1) },
-            67..68 => Operation::Mknod { path: self.path(0.1), socket: self.rng.random() },
-            68..72 => Operation::Unlink { path: self.path(0.95) },
-            72..77 => Operation::Mkdir { path: self.path(0.1), mode: self.mode() },
-            77..79 => Operation::Rmdir { path: self.path(0.95) },
-            79..82 => Operation::Chmod { path: self.path(0.95), mode: self.mode() },
-            82..84 => Operation::Chown { path: self.path(0.95), uid: self.id(), gid: self.id() },
-            84..87 => Operation::SetTimes { path: self.path(0.95), atime: self.time(), mtime: self.time() },
+            53..55 => Operation::Truncate { path: self.file(), len: self.offset() },
+            55..62 => Operation::Rename {
+                from: self.either(),
+                to: if self.rng.random_bool(0.5) { self.either() } else { self.any() },
+                flags: self.rename_flags(),
+            },
+            62..65 => Operation::Link { from: self.file(), to: self.any() },
+            65..67 => Operation::Symlink { target: self.either(), path: self.any() },
+            67..68 => Operation::Mknod { path: self.any(), socket: self.rng.random() },
+            68..72 => Operation::Unlink { path: self.file() },
+            72..77 => Operation::Mkdir { path: self.any(), mode: self.mode() },
+            77..79 => Operation::Rmdir { path: self.directory() },
+            79..82 => Operation::Chmod { path: self.either(), mode: self.mode() },
+            82..84 => Operation::Chown { path: self.either(), uid: self.id(), gid: self.id() },
+            84..87 => Operation::SetTimes { path: self.either(), atime: self.time(), mtime: self.time() },
             87..90 => {
-                let (path, name, len) = (self.path(0.95), self.xattr_name(), self.rng.random_range(0..100));
+                let (path, name, len) = (self.either(), self.xattr_name(), self.rng.random_range(0..100));
                 Operation::SetXattr { path, name, len, fill: self.fill(), flags: self.xattr_flags() }
             }
-            90..91 => Operation::GetXattr { path: self.path(0.95), name: self.xattr_name() },
-            91..92 => Operation::RemoveXattr { path: self.path(0.95), name: self.xattr_name() },
-            92..95 => Operation::List { path: self.path(0.95) },
-            95..99 => Operation::Stat { path: self.path(0.95) },
-            _ => Operation::ReadLink { path: self.path(0.95) },
+            90..91 => Operation::GetXattr { path: self.either(), name: self.xattr_name() },
+            91..92 => Operation::RemoveXattr { path: self.either(), name: self.xattr_name() },
+            92..95 => Operation::List { path: self.directory() },
+            95..99 => Operation::Stat { path: self.either() },
+            _ => Operation::ReadLink { path: self.file() },
         }
     }
 
-    /// A path that was made before, with this probability, or any of a few hundred.
-    fn path(&mut self, known: f64) -> String {
-        if self.rng.random_bool(known)
-            && let Some(path) = self.known.choose(&mut self.rng)
-        {
-            return path.clone();
+    /// The path of something that was made and probably still is what it was.
+    fn file(&mut self) -> String {
+        self.known(0.9, |g| &g.files)
+    }
+
+    fn directory(&mut self) -> String {
+        self.known(0.9, |g| &g.directories)
+    }
+
+    fn either(&mut self) -> String {
+        if self.rng.random_bool(0.7) { self.file() } else { self.directory() }
+    }
+
+    fn known(&mut self, chance: f64, list: impl Fn(&Self) -> &Vec<String>) -> String {
+        let (index, wanted) = (self.rng.random_range(0..KNOWN_MAX), self.rng.random_bool(chance));
+        match list(self) {
+            known if wanted && !known.is_empty() => known[index % known.len()].clone(),
+            _ => self.any(),
         }
-        let depth = self.rng.random_range(1..=3);
-        let parts: Vec<_> =
-            (0..depth).map(|_| (b'a' + self.rng.random_range(0..6)) as char).map(String::from).collect();
-        parts.join("/")
+    }
+
+    /// A path at which there may or may not be something, mostly in a directory that exists.
+    fn any(&mut self) -> String {
+        let name = char::from(b'a' + self.rng.random_range(0..26));
+        match self.directories.choose(&mut self.rng).cloned() {
+            // Not deeper than this, or directories would outnumber files.
+            Some(parent) if parent.len() < 8 && self.rng.random_bool(0.6) => format!("{parent}/{name}"),
+            _ => name.to_string(),
+        }
     }
 
     /// The edges of blocks, segments and objects are met more often than by chance alone.
@@ -164,15 +211,16 @@ impl Generator {
     }
 
     fn open_flags(&mut self) -> OFlags {
-        let mut flags =
-            *[OFlags::RDONLY, OFlags::WRONLY, OFlags::RDWR, OFlags::RDWR].choose(&mut self.rng).expect("not empty");
+        let mut flags = *[OFlags::RDONLY, OFlags::WRONLY, OFlags::RDWR, OFlags::RDWR, OFlags::RDWR, OFlags::RDWR]
+            .choose(&mut self.rng)
+            .expect("not empty");
         for (flag, chance) in [
-            (OFlags::CREATE, 0.7),
-            (OFlags::EXCL, 0.1),
+            (OFlags::CREATE, 0.8),
+            (OFlags::EXCL, 0.05),
             (OFlags::TRUNC, 0.1),
             (OFlags::APPEND, 0.1),
             (OFlags::NOFOLLOW, 0.05),
-            (OFlags::DIRECTORY, 0.03),
+            (OFlags::DIRECTORY, 0.02),
         ] {
             if self.rng.random_bool(chance) {
                 flags |= flag;
