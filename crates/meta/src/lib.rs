@@ -4,4 +4,15 @@
 
 #![forbid(unsafe_code)]
 
+mod error;
+pub mod extent;
+mod keys;
+mod namespace;
+pub mod records;
 pub mod store;
+
+pub use error::{Error, Result};
+pub use namespace::{
+    Attachment, Attr, Caller, DataChange, DirEntry, Namespace, NewNode, RenameMode, SetAttributes, SetTime, SizeChange,
+    Unlinked, XattrMode, atime_is_due,
+};

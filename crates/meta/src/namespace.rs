@@ -1,0 +1,223 @@
+//! Every POSIX rule, once: front ends unpack requests, call here and map the error.
+//!
+//! Each operation is one transaction over the [`MetaStore`]; the attributes of a directory that its children change are
+//! merged blindly ([`DirDelta`]), so that creates in one directory do not conflict.
+
+mod attributes;
+mod data;
+mod directory;
+mod names;
+mod objects;
+mod rename;
+mod xattrs;
+
+pub use attributes::{SetAttributes, SetTime, atime_is_due};
+pub use data::{Attachment, DataChange, SizeChange};
+pub use directory::DirEntry;
+pub use names::{NewNode, Unlinked};
+pub use rename::RenameMode;
+pub use xattrs::XattrMode;
+
+use crate::{
+    Error, Result, keys,
+    records::{DirStat, Inode, Usage, mode},
+    store::{Committed, MetaStore, Snapshot, Txn},
+};
+use parking_lot::Mutex;
+use sluice_base::{Clock, Ino, Timestamp, limits::NAME_BYTES_MAX};
+use std::{ops::Range, sync::Arc};
+
+/// Who asks.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller {
+    /// File system user id.
+    pub uid: u32,
+    /// File system group id.
+    pub gid: u32,
+}
+
+/// Attributes as stat(2) shows them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)]
+pub struct Attr {
+    pub ino: Ino,
+    pub mode: u32,
+    pub nlink: u32,
+    pub uid: u32,
+    pub gid: u32,
+    pub rdev: u32,
+    pub size: u64,
+    /// Bytes held, for st_blocks.
+    pub held_bytes: u64,
+    pub change: u64,
+    pub atime: Timestamp,
+    pub mtime: Timestamp,
+    pub ctime: Timestamp,
+    pub btime: Timestamp,
+}
+
+impl Attr {
+    fn of(ino: Ino, inode: &Inode) -> Self {
+        Self {
+            ino,
+            mode: inode.mode,
+            nlink: inode.nlink,
+            uid: inode.uid,
+            gid: inode.gid,
+            rdev: inode.rdev,
+            size: inode.size,
+            held_bytes: inode.held_bytes,
+            change: inode.change,
+            atime: inode.atime,
+            mtime: inode.mtime,
+            ctime: inode.ctime,
+            btime: inode.btime,
+        }
+    }
+
+    fn of_dir(ino: Ino, inode: &Inode, stat: &DirStat) -> Self {
+        let size = 4096;
+        let (nlink, mtime, ctime) = (stat.nlink, stat.mtime, stat.ctime);
+        Self { nlink, size, mtime, ctime, change: stat.change, ..Self::of(ino, inode) }
+    }
+
+    /// Whether this is a directory.
+    pub fn is_dir(&self) -> bool {
+        self.mode & mode::TYPE == mode::DIRECTORY
+    }
+    /// Whether this is a regular file.
+    pub fn is_file(&self) -> bool {
+        self.mode & mode::TYPE == mode::REGULAR
+    }
+}
+
+/// Ids are reserved in blocks of this many, so that most allocations touch no table.
+const ID_BLOCK: u64 = 65_536;
+
+/// The file system's rules over its tables.
+pub struct Namespace {
+    store: Arc<MetaStore>,
+    clock: Arc<dyn Clock>,
+    ids: Mutex<Range<u64>>,
+}
+
+impl Namespace {
+    /// The rules over `store`, whose root directory exists ([`Namespace::format`]).
+    pub fn new(store: Arc<MetaStore>, clock: Arc<dyn Clock>) -> Self {
+        Self { store, clock, ids: Mutex::new(0..0) }
+    }
+
+    /// Makes the root directory of an empty volume, owned by `owner`; does nothing when there is one.
+    pub fn format(&self, owner: Caller) -> Result<()> {
+        let now = self.clock.wall();
+        let made = self.store.transact(|txn| -> Result<()> {
+            if txn.get(&keys::inode(Ino::ROOT))?.is_some() {
+                return Ok(());
+            }
+            let root = new_inode(mode::DIRECTORY | 0o755, owner.uid, owner.gid, now);
+            let root = Inode { parent: Ino::ROOT, ..root };
+            txn.put(&keys::inode(Ino::ROOT), root.encode());
+            txn.put(&keys::dir_stat(Ino::ROOT), DirStat::empty(now).encode());
+            txn.put(&keys::volume("ids"), 2u64.to_le_bytes());
+            txn.merge(&keys::volume("usage"), Box::new(Usage { bytes: 0, inodes: 1 }));
+            Ok(())
+        })?;
+        Ok(made.value)
+    }
+
+    /// The store below, for checkpoints and health.
+    pub fn store(&self) -> &Arc<MetaStore> {
+        &self.store
+    }
+
+    /// Now, for file times.
+    pub fn now(&self) -> Timestamp {
+        self.clock.wall()
+    }
+
+    /// A number never given before in this volume: inode numbers and directory cookies.
+    fn next_id(&self) -> Result<u64> {
+        let mut ids = self.ids.lock();
+        if let Some(id) = ids.next() {
+            return Ok(id);
+        }
+        let key = keys::volume("ids");
+        let block = self.store.transact(|txn| -> Result<u64> {
+            let first = txn.get(&key)?.and_then(|v| Some(u64::from_le_bytes(v.get(..8)?.try_into().ok()?)));
+            let first = first.ok_or_else(|| Error::Corrupt("the id counter is missing".into()))?;
+            txn.put(&key, (first + ID_BLOCK).to_le_bytes());
+            Ok(first)
+        })?;
+        *ids = block.value..block.value + ID_BLOCK;
+        ids.next().ok_or_else(|| Error::Corrupt("the id counter is at its end".into()))
+    }
+
+    /// Bytes and inodes in use.
+    pub fn usage(&self) -> Result<Usage> {
+        self.store.snapshot().get(&keys::volume("usage"))?.map_or(Ok(Usage::default()), |bytes| Usage::decode(&bytes))
+    }
+
+    fn write<'a, R>(&self, f: impl FnMut(&mut Txn<'a>) -> Result<R>) -> Result<Committed<R>> {
+        self.store.transact(f)
+    }
+}
+
+/// An inode with one link and all times `now`.
+fn new_inode(mode: u32, uid: u32, gid: u32, now: Timestamp) -> Inode {
+    let (atime, mtime, ctime, btime) = (now, now, now, now);
+    let parent = Ino(0);
+    let (nlink, rdev, flags, size, held_bytes, change) = (1, 0, 0, 0, 0, 1);
+    Inode { mode, uid, gid, nlink, rdev, flags, size, held_bytes, change, parent, atime, mtime, ctime, btime }
+}
+
+/// A name that a directory may hold.
+fn check_name(name: &[u8]) -> Result<()> {
+    match name {
+        b"" => Err(Error::NotFound),
+        b"." | b".." => Err(Error::Exists),
+        _ if name.len() > NAME_BYTES_MAX => Err(Error::NameTooLong),
+        _ if name.contains(&b'/') || name.contains(&0) => Err(Error::Invalid("a name holds neither / nor NUL")),
+        _ => Ok(()),
+    }
+}
+
+/// What both transactions and snapshots can read.
+trait Read {
+    fn read(&mut self, key: &[u8]) -> Result<Option<crate::store::Value>>;
+
+    fn inode(&mut self, ino: Ino) -> Result<Inode> {
+        let found = self.read(&keys::inode(ino))?.ok_or(Error::Stale)?;
+        Inode::decode(&found)
+    }
+
+    fn directory(&mut self, ino: Ino) -> Result<Inode> {
+        let inode = self.inode(ino)?;
+        if inode.is_dir() { Ok(inode) } else { Err(Error::NotDirectory) }
+    }
+
+    fn dir_stat(&mut self, dir: Ino) -> Result<DirStat> {
+        let found = self.read(&keys::dir_stat(dir))?;
+        DirStat::decode(&found.ok_or_else(|| Error::Corrupt(format!("directory {dir} has no statistics")))?)
+    }
+
+    fn attr(&mut self, ino: Ino) -> Result<Attr> {
+        let inode = self.inode(ino)?;
+        if inode.is_dir() && inode.nlink > 0 {
+            let stat = self.dir_stat(ino)?;
+            return Ok(Attr::of_dir(ino, &inode, &stat));
+        }
+        Ok(Attr::of(ino, &inode))
+    }
+}
+
+impl Read for Txn<'_> {
+    fn read(&mut self, key: &[u8]) -> Result<Option<crate::store::Value>> {
+        Ok(self.get(key)?)
+    }
+}
+
+impl Read for Snapshot<'_> {
+    fn read(&mut self, key: &[u8]) -> Result<Option<crate::store::Value>> {
+        Ok(self.get(key)?)
+    }
+}
