@@ -1,0 +1,56 @@
+# The same targets serve people and CI (.ci/run). Every one installs what it needs first; that is quick when it is there.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+CARGO := cargo
+# Tools that scripts/deps installs.
+export PATH := $(shell . scripts/tools.sh && echo "$$tools/bin"):$(PATH)
+export SLUICE_BIN ?= $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/release/sluice
+# Rounds of the long kill -9 test, and operations of the long differential test.
+LONG_KILL_ROUNDS ?= 200
+LONG_DIFF_OPS ?= 50000
+
+.PHONY: help deps build check test test-unit test-end-to-end pjdfstest test-long fuzz-replay demo bench bench-full
+
+help: ## This list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 26
+
+deps: ## Install what building, testing and measuring need
+	scripts/deps
+
+build: ## Build target/release/sluice
+	@scripts/deps --build
+	$(CARGO) build --release --locked --package sluice
+
+check: deps ## Format, clippy, licenses and sources of dependencies, documentation: warnings are errors
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+	cargo-deny --locked check --hide-inclusion-graph bans licenses sources
+	RUSTDOCFLAGS='-D warnings' $(CARGO) doc --workspace --no-deps --locked --document-private-items
+
+test: test-unit test-end-to-end pjdfstest fuzz-replay ## Every test
+
+test-unit: deps ## The tests of the crates
+	$(CARGO) test --workspace --exclude sluice-tests --locked
+
+test-end-to-end: deps build ## The tests of the binary: kernel mount, real programs, real object store
+	$(CARGO) test --package sluice-tests --locked
+
+pjdfstest: deps build ## The POSIX suite of the pjdfstest crate on a mount
+	scripts/pjdfstest
+
+test-long: deps build ## 200 kills, 50,000 random operations
+	SLUICE_KILL_ROUNDS=$(LONG_KILL_ROUNDS) $(CARGO) test --package sluice-tests --locked --test crash -- --nocapture
+	SLUICE_DIFF_OPS=$(LONG_DIFF_OPS) $(CARGO) test --package sluice-tests --locked --test differential -- --nocapture
+
+fuzz-replay: ## Replay the stored fuzz corpora, where there are any
+	@if [[ -x scripts/fuzz-replay ]]; then scripts/fuzz-replay; fi
+
+demo: deps build ## A real tree through a mount, a crash, and out again
+	scripts/demo
+
+bench: deps build ## Every measurement for a moment: shows that it runs
+	bench/volume --short
+
+bench-full: deps build ## The measurement against the limits of this machine; stored in bench/runs/
+	bench/volume

@@ -1,0 +1,116 @@
+//! An object store over the network, and its absence.
+
+use std::{
+    fs::{self, File},
+    io::Write,
+    time::Duration,
+};
+
+use sluice_tests::{Gateway, Stopwatch, Volume, wait_for};
+
+use crate::{needs_binary, noise};
+
+const MIB: usize = 1 << 20;
+
+fn volume_on(gateway: &Gateway) -> Volume {
+    gateway.bucket("bucket");
+    gateway.credentials(Volume::new()).option("--store", gateway.url("bucket", "volume"))
+}
+
+fn forget_cache(volume: &Volume) {
+    fs::remove_dir_all(volume.dir().join("cache")).unwrap();
+}
+
+#[test]
+fn a_volume_lives_in_a_bucket() {
+    needs_binary!();
+    let gateway = Gateway::new();
+    let volume = volume_on(&gateway);
+    let mount = volume.up();
+    let sizes = [10, 5000, 100_000, 3 * MIB, 20 * MIB + 1];
+    for (seed, len) in sizes.into_iter().enumerate() {
+        fs::write(mount.path(format!("{seed}")), noise(seed as u64, len)).unwrap();
+    }
+    mount.umount();
+    // Unmounted means stored: neither cache nor journal is needed from here on.
+    forget_cache(&volume);
+    let mount = volume.up();
+    for (seed, len) in sizes.into_iter().enumerate() {
+        assert!(fs::read(mount.path(format!("{seed}"))).unwrap() == noise(seed as u64, len), "file {seed} differs");
+    }
+    mount.umount();
+    volume.fsck_is_clean();
+    assert!(fs::read_dir(gateway.buckets().join("bucket")).unwrap().count() > 0);
+}
+
+/// To be survived: the store goes away for a while under a running mount. Cached reads and journalled writes go on as
+/// if nothing had happened, and everything reaches the store once it is back, without anybody's help.
+#[test]
+fn the_store_goes_away_and_comes_back() {
+    needs_binary!();
+    let mut gateway = Gateway::new();
+    let volume = volume_on(&gateway);
+    let mount = volume.up();
+    fs::write(mount.path("before"), noise(1, 8 * MIB)).unwrap();
+    File::open(mount.path("before")).unwrap().sync_all().unwrap();
+    gateway.stop();
+    let watch = Stopwatch::start();
+    assert!(fs::read(mount.path("before")).unwrap() == noise(1, 8 * MIB), "a cached read while the store is down");
+    for i in 0..50 {
+        let mut file = File::create_new(mount.path(format!("small-{i}"))).unwrap();
+        file.write_all(&noise(100 + i, 20_000)).unwrap();
+        file.sync_all().unwrap();
+    }
+    fs::write(mount.path("large"), noise(2, 16 * MIB)).unwrap();
+    fs::rename(mount.path("before"), mount.path("renamed")).unwrap();
+    let took = watch.elapsed();
+    assert!(took < Duration::from_secs(20), "the outage was felt: {took:?}");
+    gateway.start();
+    mount.umount();
+    forget_cache(&volume);
+    let mount = volume.up();
+    for i in 0..50 {
+        assert!(fs::read(mount.path(format!("small-{i}"))).unwrap() == noise(100 + i, 20_000));
+    }
+    assert!(fs::read(mount.path("large")).unwrap() == noise(2, 16 * MIB));
+    assert!(fs::read(mount.path("renamed")).unwrap() == noise(1, 8 * MIB));
+    mount.umount();
+    volume.fsck_is_clean();
+}
+
+/// To be survived: the same, and the mount is killed while the store is away.
+#[test]
+fn a_crash_during_an_outage() {
+    needs_binary!();
+    let mut gateway = Gateway::new();
+    let volume = volume_on(&gateway);
+    let mount = volume.up();
+    gateway.stop();
+    fs::write(mount.path("f"), noise(3, 6 * MIB)).unwrap();
+    mount.kill9();
+    gateway.start();
+    let mount = volume.up();
+    assert!(fs::read(mount.path("f")).unwrap() == noise(3, 6 * MIB));
+    mount.umount();
+    volume.fsck_is_clean();
+}
+
+#[test]
+fn a_read_that_needs_the_store_waits_out_a_short_outage() {
+    needs_binary!();
+    let mut gateway = Gateway::new();
+    let volume = volume_on(&gateway);
+    let mount = volume.up();
+    fs::write(mount.path("f"), noise(4, 2 * MIB)).unwrap();
+    mount.umount();
+    forget_cache(&volume);
+    let mount = volume.up();
+    gateway.stop();
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| fs::read(mount.path("f")));
+        let watch = Stopwatch::start();
+        wait_for("a second to pass", Duration::from_secs(5), || watch.elapsed() > Duration::from_secs(1));
+        gateway.start();
+        assert!(reader.join().unwrap().expect("a read across the outage") == noise(4, 2 * MIB));
+    });
+}
