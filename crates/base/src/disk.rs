@@ -1,8 +1,12 @@
 //! Disks enter here: the few calls that journal, slabs and slot tables need, so that tests can lose power, fail the Nth write
 //! or flip a bit under the shipped code.
 
+mod faulty;
+mod memory;
 mod real;
 
+pub use faulty::{FaultPlan, FaultyDisk, Operation};
+pub use memory::MemoryDisk;
 pub use real::RealDisk;
 
 use std::{

@@ -1,0 +1,129 @@
+//! The journal against disks that lose power, fill up, fail and rot.
+
+mod committer;
+mod corruption;
+mod faults;
+mod limits;
+mod model;
+mod torn;
+
+use sluice_base::{Disk, DiskFile, Seq, VolumeId, disk::MemoryDisk};
+use sluice_journal::{Class, Journal, JournalError, JournalOptions, Recovered};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+const DIR: &str = "/journal";
+
+/// Small segments, so that a few records cross them; `boot` 0 means not known.
+fn options(boot: u8) -> JournalOptions {
+    let mut options = JournalOptions::new(DIR, VolumeId([7; 16]));
+    options.segment_bytes = 16 << 10;
+    options.capacity_bytes = 128 << 10;
+    options.boot_id = [boot; 16];
+    options
+}
+
+fn segment(number: u64) -> PathBuf {
+    Path::new(DIR).join(format!("{number:016x}.log"))
+}
+
+type Records = Vec<(u64, Vec<u8>)>;
+
+fn open(disk: &MemoryDisk, options: JournalOptions) -> Result<(Journal, Recovered, Records), JournalError> {
+    open_on(Arc::new(disk.clone()), options)
+}
+
+fn open_on(disk: Arc<dyn Disk>, options: JournalOptions) -> Result<(Journal, Recovered, Records), JournalError> {
+    let mut records = Vec::new();
+    let (journal, recovered) = Journal::open(disk, options, &mut |seq, payload| {
+        records.push((seq.0, payload.to_vec()));
+        Ok(())
+    })?;
+    Ok((journal, recovered, records))
+}
+
+/// A payload that its seq determines.
+fn payload(seq: u64, bytes: usize) -> Vec<u8> {
+    (0..bytes as u64).map(|at| (seq * 31 + at * 7) as u8).collect()
+}
+
+/// Appends `count` records of `bytes` each and returns the last seq.
+fn append(journal: &Journal, count: u64, bytes: usize) -> Seq {
+    let mut last = journal.written();
+    for _ in 0..count {
+        let bytes = payload(last.0 + 1, bytes);
+        let (front, back) = bytes.split_at(bytes.len() / 3);
+        last = journal.append(Class::Metadata, &[front, back]).unwrap();
+    }
+    last
+}
+
+fn whole(disk: &MemoryDisk, path: &Path) -> (Arc<dyn DiskFile>, Vec<u8>) {
+    let file = disk.open(path).unwrap();
+    let mut bytes = vec![0; file.size().unwrap() as usize];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    (file, bytes)
+}
+
+#[test]
+fn a_new_journal_starts_where_it_is_told() {
+    let disk = MemoryDisk::default();
+    let (journal, recovered, _) = open(&disk, JournalOptions { first_seq: Seq(100), ..options(1) }).unwrap();
+    assert_eq!((recovered.records, recovered.first_seq, recovered.last_seq), (0, Seq(100), Seq(99)));
+    assert_eq!((journal.written(), journal.synced()), (Seq(99), Seq(99)));
+    assert_eq!(journal.append(Class::Data, &[b"x"]).unwrap(), Seq(100));
+    drop(journal);
+    let (journal, recovered, records) = open(&disk, options(1)).unwrap();
+    assert_eq!((recovered.first_seq, recovered.last_seq), (Seq(100), Seq(100)));
+    assert_eq!(records, [(100, b"x".to_vec())]);
+    assert_eq!(journal.synced(), Seq(100), "recovered records are durable");
+}
+
+#[test]
+fn works_on_a_real_disk() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = |boot| JournalOptions { dir: dir.path().join("a/b"), ..options(boot) };
+    let disk: Arc<dyn Disk> = Arc::new(sluice_base::disk::RealDisk);
+    let (journal, ..) = open_on(disk.clone(), at(1)).unwrap();
+    append(&journal, 100, 700);
+    journal.sync().unwrap();
+    journal.free_before(Seq(60)).unwrap();
+    append(&journal, 40, 700);
+    drop(journal);
+    let (journal, recovered, records) = open_on(disk, at(1)).unwrap();
+    assert_eq!(recovered.last_seq, Seq(140));
+    assert!(recovered.first_seq > Seq(30) && recovered.first_seq <= Seq(60), "{recovered:?}");
+    assert!(records.iter().all(|(seq, bytes)| *bytes == payload(*seq, 700)));
+    assert!(journal.usage().segments >= 4);
+}
+
+#[test]
+fn a_newer_format_or_another_volume_is_not_touched() {
+    let disk = MemoryDisk::default();
+    append(&open(&disk, options(1)).unwrap().0, 3, 10);
+    let other = JournalOptions { volume: VolumeId([8; 16]), ..options(1) };
+    assert!(matches!(open(&disk, other), Err(JournalError::WrongVolume { found, .. }) if found == VolumeId([7; 16])));
+    let (file, before) = whole(&disk, &segment(1));
+    file.write_all_at(&2u32.to_le_bytes(), 8).unwrap();
+    assert!(matches!(open(&disk, options(1)), Err(JournalError::NewerFormat { version: 2, .. })));
+    let repaired = Journal::truncate_at_corruption(Arc::new(disk.clone()), options(1));
+    assert!(matches!(repaired, Err(JournalError::NewerFormat { version: 2, .. })));
+    file.write_all_at(&1u32.to_le_bytes(), 8).unwrap();
+    assert_eq!(whole(&disk, &segment(1)).1, before);
+    assert_eq!(open(&disk, options(1)).unwrap().2.len(), 3);
+}
+
+#[test]
+fn a_refused_record_ends_the_opening() {
+    let disk = MemoryDisk::default();
+    append(&open(&disk, options(1)).unwrap().0, 3, 10);
+    let refuse = |seq: Seq, _: &[u8]| match seq {
+        Seq(2) => Err(JournalError::Replay { seq, source: "no".into() }),
+        _ => Ok(()),
+    };
+    let refused = Journal::open(Arc::new(disk.clone()), options(1), &mut { refuse });
+    assert!(matches!(refused, Err(JournalError::Replay { seq: Seq(2), .. })));
+    assert_eq!(open(&disk, options(1)).unwrap().2.len(), 3);
+}
