@@ -5,7 +5,8 @@
 //! - What a read returns has passed its checksums. What fails them is read once more and then reported, never returned.
 //! - A put that returns Ok is stored. One that fails with a retryable error may be repeated with the same bytes: finding them
 //!   there already is success, as ids are never used twice.
-//! - No call lasts longer than its deadline by more than the wait for a free slot.
+//! - No request lasts longer than its deadline, which begins once it has a free slot; a call is one request, or a few where
+//!   answers were corrupt or a put found its key taken.
 
 mod blobs;
 mod objects;

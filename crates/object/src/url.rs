@@ -260,4 +260,15 @@ mod tests {
             assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
         }
     }
+
+    proptest::proptest! {
+        #[test]
+        fn what_parses_comes_back(text in "(file:|s3://buck|memory:)?[a-z0-9/.?&=%:+ #@_-]{0,40}", endpoint in "[a-z0-9/:%+#&]{0,12}") {
+            for text in [text.clone(), format!("s3://bucket?endpoint=http://{endpoint}"), format!("{text}?region={endpoint}")] {
+                if let Ok(url) = text.parse::<StoreUrl>() {
+                    proptest::prop_assert_eq!(url.to_string().parse::<StoreUrl>(), Ok(url));
+                }
+            }
+        }
+    }
 }

@@ -37,6 +37,7 @@ impl MemoryBackend {
     }
 
     fn find(&self, key: &str) -> Result<Bytes, StoreError> {
+        check_key(key)?;
         let found = self.blobs.lock().get(key).map(|(bytes, _)| bytes.clone());
         found.ok_or_else(|| StoreError::NotFound { key: key.into() })
     }

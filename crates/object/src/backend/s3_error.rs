@@ -57,6 +57,7 @@ fn denied(code: &str, status: Option<u16>, text: &str) -> Option<Denied> {
         ("NoSuchBucket" | "InvalidBucketName", _) => Denied::Bucket,
         (
             "InvalidAccessKeyId"
+            | "XAdminUserNotFound"
             | "InvalidToken"
             | "InvalidClientTokenId"
             | "NotSignedUp"

@@ -48,11 +48,11 @@ proptest! {
     }
 
     #[test]
-    fn every_flipped_bit_is_found((id, present, last, fill) in shape(), at in any::<prop::sample::Index>(), bit in 0..8) {
+    fn every_flipped_bit_is_found((id, present, last, fill) in shape(), at in any::<prop::sample::Index>(), bit in 0..8u32) {
         let id = ObjectId(id);
         let (table, mut bytes) = stored_form(id, &segments(&present, last, fill));
         let at = at.index(bytes.len());
-        bytes[at] ^= 1 << bit;
+        bytes[at] ^= 1u8 << bit;
         let tail_at = table.data_bytes() as usize;
         if at >= tail_at {
             prop_assert!(matches!(decode_tail(id, &bytes), Err(FormatError::Invalid(_))));

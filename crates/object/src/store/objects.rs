@@ -1,6 +1,6 @@
 //! Objects: put, remove, list. Reading is in `read`.
 
-use super::{OBJECTS, Store, object_key, read::Get, retry::Call};
+use super::{OBJECTS, Store, object_key, retry::Call};
 use crate::{
     PutMode, StoreError,
     backend::{ListEntry, RequestKind},
@@ -34,15 +34,15 @@ impl Store {
         let table = ObjectTable::plain(id, segments).map_err(broken)?;
         let object = table.stored_object(id);
         let tail = Bytes::from(encode_tail(id, &table));
-        let body: Vec<Bytes> = segments.iter().flatten().cloned().chain([tail.clone()]).collect();
+        let body: Vec<Bytes> = segments.iter().flatten().cloned().chain([tail]).collect();
         let key = object_key(id);
         let call = Call { kind: RequestKind::Put, key: &key, bytes: object.stored_bytes() };
-        let done = self.0.request(call, |_| self.0.backend.put(&key, body.clone(), PutMode::Create)).await;
+        let done = self.0.request(call, |tries| self.0.put(&key, body.clone(), PutMode::Create, tries)).await;
         match done {
             Ok(()) => {
                 self.0.counters.sent_bytes.fetch_add(object.stored_bytes(), Relaxed);
             }
-            Err(StoreError::Exists { .. }) if self.ends_with(&object, &tail).await? => {
+            Err(StoreError::Exists { .. }) if self.has_table(&object, &table).await? => {
                 tracing::debug!(%id, "was in the store already");
             }
             Err(error) => return Err(error),
@@ -50,16 +50,13 @@ impl Store {
         Ok(object)
     }
 
-    /// Whether the stored object is the one that ends with `tail`. The tail names the object and has every segment's checksum
-    /// and length, so it stands for all bytes.
-    async fn ends_with(&self, object: &StoredObject, tail: &Bytes) -> Result<bool, StoreError> {
+    /// Whether the stored object is the one with this table. The table has every segment's length and checksum, so it stands
+    /// for all bytes; it is read with its own checksum, so that damage on the way does not look like another object.
+    async fn has_table(&self, object: &StoredObject, table: &ObjectTable) -> Result<bool, StoreError> {
         let key = object_key(object.id());
         let call = Call { kind: RequestKind::Head, key: &key, bytes: 0 };
-        if self.0.request(call, |_| self.0.backend.head(&key)).await? != object.stored_bytes() {
-            return Ok(false);
-        }
-        let found = self.0.get_range(Get { key: &key, range: object.tail_range() }).await?;
-        Ok(found == *tail)
+        let stored_bytes = self.0.request(call, |_| self.0.backend.head(&key)).await?;
+        Ok(stored_bytes == object.stored_bytes() && self.read_table(object).await? == *table)
     }
 
     /// Removes an object; what is not there counts as removed.

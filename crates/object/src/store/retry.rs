@@ -1,7 +1,8 @@
 //! The one loop around every request.
 
 use super::Inner;
-use crate::{StoreError, backend::RequestKind};
+use crate::{PutMode, StoreError, backend::RequestKind};
+use bytes::Bytes;
 use std::time::Duration;
 use tokio::{
     sync::SemaphorePermit,
@@ -59,6 +60,22 @@ impl Inner {
             sleep(wait).await;
             permit = self.slot(call.kind).await;
         }
+    }
+
+    /// One try of a put. A repeated creation looks first: the answer of an earlier try may be lost, and a server that refuses a
+    /// creation before it has read the body may reset the connection, so that its refusal is never seen.
+    pub(super) async fn put(&self, key: &str, body: Vec<Bytes>, mode: PutMode, tries: u32) -> Result<(), StoreError> {
+        if mode == PutMode::Create && tries > 0 {
+            let in_flight = self.counters.begin(RequestKind::Head, false);
+            let found = self.backend.head(key).await;
+            in_flight.note(&found);
+            match found {
+                Ok(_) => return Err(StoreError::Exists { key: key.into() }),
+                Err(StoreError::NotFound { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        self.backend.put(key, body, mode).await
     }
 
     async fn slot(&self, kind: RequestKind) -> Option<SemaphorePermit<'_>> {
