@@ -1,0 +1,232 @@
+//! A session behind a real mount. Needs root and /dev/fuse.
+
+#[path = "../examples/toy/memory.rs"]
+mod memory;
+
+use memory::Toy;
+use rustix::fs::{Mode, OFlags};
+use rustix::mount::UnmountFlags;
+use sluice_fuse::{Class, Config, MountError, Session, StartError};
+use std::fs;
+use std::io::{ErrorKind, Read};
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Child, Command};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+use tokio::runtime::Runtime;
+
+struct Setup {
+    session: Session,
+    toy: Arc<Toy>,
+    runtime: Runtime,
+    directory: tempfile::TempDir,
+}
+
+impl Drop for Setup {
+    fn drop(&mut self) {
+        let flags = UnmountFlags::FORCE | UnmountFlags::DETACH;
+        let _ = rustix::mount::unmount(self.directory.path(), flags);
+    }
+}
+
+impl Setup {
+    fn new() -> Self {
+        Self::with(Config::default())
+    }
+
+    fn with(config: Config) -> Self {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_time().build().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let toy = Arc::new(Toy::default());
+        let config = Config { reactors: Some(2), interrupt_grace: Duration::from_millis(100), ..config };
+        let session = Session::start(&config, directory.path(), toy.clone(), runtime.handle().clone()).unwrap();
+        Self { session, toy, runtime, directory }
+    }
+
+    fn path(&self, name: &str) -> std::path::PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Waits until `condition` holds, at most 10 s.
+    #[track_caller]
+    fn until(&self, condition: impl Fn() -> bool) {
+        let reached = self.runtime.block_on(async {
+            for _ in 0..10_000 {
+                if condition() {
+                    return true;
+                }
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            false
+        });
+        assert!(reached);
+    }
+}
+
+/// A process that reads one block of `path` and then ends.
+fn reader(path: &Path) -> Child {
+    Command::new("dd").arg(format!("if={}", path.display())).args(["of=/dev/null", "bs=4k", "count=1"]).spawn().unwrap()
+}
+
+fn open_direct(path: &Path) -> fs::File {
+    rustix::fs::open(path, OFlags::RDONLY | OFlags::DIRECT, Mode::empty()).unwrap().into()
+}
+
+#[test]
+fn files_and_directories() {
+    let setup = Setup::new();
+    fs::create_dir(setup.path("d")).unwrap();
+    let bytes: Vec<u8> = (0..5u32 << 20).map(|i| (i / 7) as u8).collect();
+    fs::write(setup.path("d/file"), &bytes).unwrap();
+    assert_eq!(fs::metadata(setup.path("d/file")).unwrap().len(), 5 << 20);
+    let file = open_direct(&setup.path("d/file"));
+    let mut block = vec![0; 1 << 20];
+    for index in 0..5 {
+        file.read_exact_at(&mut block, index << 20).unwrap();
+        assert!(block == bytes[(index as usize) << 20..][..1 << 20], "block {index}");
+    }
+    assert!(fs::read(setup.path("d/file")).unwrap() == bytes);
+    for index in 0..3000 {
+        fs::write(setup.path(&format!("d/{index:04}")), b"").unwrap();
+    }
+    let mut names: Vec<_> = fs::read_dir(setup.path("d")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    names.sort();
+    assert_eq!((names.len(), names[2999].to_str()), (3001, Some("2999")));
+    fs::remove_file(setup.path("d/file")).unwrap();
+    assert_eq!(fs::metadata(setup.path("d/file")).unwrap_err().kind(), ErrorKind::NotFound);
+    assert!(setup.session.negotiated().max_write == 1 << 20);
+    let counts = setup.session.counts();
+    assert!(counts.requests(Class::Namespace) >= 3002 && counts.requests(Class::Write) >= 5);
+    assert_eq!((counts.replies_lost, counts.panics), (0, 0));
+    drop(file);
+    setup.until(|| setup.session.unmount(false).is_ok());
+    setup.session.wait();
+    assert_eq!(setup.toy.destroyed.load(SeqCst), 1);
+    assert!(setup.session.is_over());
+}
+
+#[test]
+fn answers_that_come_later() {
+    let setup = Setup::with(Config { later_max: 4, ..Config::default() });
+    // More at once than the limit of two for each reactor.
+    std::thread::scope(|scope| {
+        for reader in 0..8u64 {
+            let path = setup.path("slow");
+            std::thread::Builder::new()
+                .spawn_scoped(scope, move || {
+                    let file = open_direct(&path);
+                    let mut block = vec![0; 128 << 10];
+                    for round in 0..20 {
+                        let offset = (reader * 20 + round) << 17;
+                        file.read_exact_at(&mut block, offset).unwrap();
+                        assert_eq!(block[..8], offset.to_le_bytes());
+                    }
+                })
+                .unwrap();
+        }
+    });
+    assert_eq!(setup.session.counts().later, 160);
+}
+
+#[test]
+fn an_interrupted_reader_is_let_go() {
+    let setup = Setup::new();
+    let mut child = reader(&setup.path("stuck"));
+    setup.until(|| setup.toy.stuck.load(SeqCst) == 1);
+    rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT).unwrap();
+    assert!(!child.wait().unwrap().success());
+    assert_eq!(setup.toy.stuck.load(SeqCst), 0);
+    assert_eq!(setup.session.counts().interrupts, 1);
+    fs::write(setup.path("alive"), b"x").unwrap();
+}
+
+#[test]
+fn a_panic_of_the_handler_is_an_error_of_the_request() {
+    let setup = Setup::new();
+    fs::write(setup.path(memory::PANIC), b"x").unwrap();
+    let error = fs::read(setup.path(memory::PANIC)).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(5));
+    // Readahead and then the page on its own.
+    assert!(setup.session.counts().panics >= 1);
+    fs::write(setup.path("alive"), b"x").unwrap();
+}
+
+#[test]
+fn unmounting_under_load() {
+    let setup = Setup::new();
+    let mut file = fs::File::open(setup.path("f")).unwrap();
+    let mut block = vec![0; 1 << 20];
+    file.read_exact(&mut block).unwrap();
+    assert!(matches!(setup.session.unmount(false), Err(MountError::Busy(_))));
+    setup.session.unmount(true).unwrap();
+    // The name is gone, open files go on.
+    assert!(!setup.path("f").exists());
+    for _ in 0..100 {
+        file.read_exact(&mut block).unwrap();
+    }
+    assert!(!setup.session.is_over());
+    drop(file);
+    setup.session.wait();
+    assert_eq!(setup.toy.destroyed.load(SeqCst), 1);
+}
+
+#[test]
+fn dropping_a_session_ends_waiting_readers() {
+    let mut setup = Setup::new();
+    let mut child = reader(&setup.path("stuck"));
+    setup.until(|| setup.toy.stuck.load(SeqCst) == 1);
+    let toy = setup.toy.clone();
+    let other = Setup::new();
+    drop(std::mem::replace(&mut setup, other));
+    assert!(!child.wait().unwrap().success());
+    assert_eq!(toy.destroyed.load(SeqCst), 1);
+}
+
+#[test]
+fn two_sessions_at_once() {
+    let (one, two) = (Setup::new(), Setup::new());
+    fs::write(one.path("x"), b"one").unwrap();
+    fs::write(two.path("x"), b"two").unwrap();
+    assert_eq!(fs::read(one.path("x")).unwrap(), b"one");
+    drop(one);
+    assert_eq!(fs::read(two.path("x")).unwrap(), b"two");
+}
+
+#[test]
+fn notifications_drop_what_the_kernel_caches() {
+    let setup = Setup::new();
+    fs::write(setup.path("x"), b"x").unwrap();
+    let notifier = setup.session.notifier();
+    let lookups = || setup.session.counts().requests(Class::Lookup);
+    let before = lookups();
+    fs::metadata(setup.path("x")).unwrap();
+    assert_eq!(lookups(), before);
+    notifier.inval_entry(1, b"x").unwrap();
+    notifier.inval_inode(10, 0, 0).unwrap();
+    setup.runtime.block_on(notifier.flush()).unwrap();
+    fs::metadata(setup.path("x")).unwrap();
+    assert_eq!(lookups(), before + 1);
+    setup.session.unmount(true).unwrap();
+    setup.session.wait();
+    setup.until(|| notifier.inval_inode(1, 0, 0).is_err());
+}
+
+#[test]
+fn mount_points_that_cannot_be() {
+    let setup = Setup::new();
+    let start = |path: &Path| {
+        let runtime = setup.runtime.handle().clone();
+        match Session::start(&Config::default(), path, setup.toy.clone(), runtime) {
+            Err(StartError::Mount(error)) => error,
+            other => panic!("{:?}", other.map(|session| session.path().to_owned())),
+        }
+    };
+    assert!(matches!(start(setup.directory.path()), MountError::AlreadyMounted(_)));
+    assert!(matches!(start(&setup.path("nothing")), MountError::Missing(_)));
+    let file = tempfile::NamedTempFile::new().unwrap();
+    assert!(matches!(start(file.path()), MountError::NotADirectory(_)));
+    let plain = tempfile::tempdir().unwrap();
+    assert!(matches!(sluice_fuse::unmount(plain.path(), false), Err(MountError::NotMounted(_))));
+}
