@@ -46,6 +46,9 @@ impl DirtySlot {
         if !hold.is_dirty() {
             return Err(CacheError::Gone(hold.object));
         }
+        if self.cache.health.is_failed() {
+            return Err(CacheError::Failed);
+        }
         replay::settle(&self.cache, &hold, &mut writer)?;
         let (offset, end) = (offset_in_object as usize, hold.end.load(Ordering::Relaxed) as usize);
         if offset < end || offset + bytes.len() > OBJECT_BYTES {

@@ -5,7 +5,7 @@
 //! the bytes to object and index. So the table need not be right, only its promises must be checkable: an old table after a
 //! power loss, a slab that someone overwrote or a rotten sector cost a miss, never a wrong byte.
 //!
-//! **Occupancy.** One [`entry::Entry`] is one stay of one object in one slot, with its own generation. It carries a word of
+//! **Occupancy.** One `entry::Entry` is one stay of one object in one slot, with its own generation. It carries a word of
 //! holds (pins and running operations) and a DOOMED bit. Nobody gets a hold on a doomed entry, and a slot is punched and given
 //! away only by whoever saw `DOOMED` with no holds. A `Pin` or `DirtySlot` that outlives its entry's stay therefore finds the
 //! entry doomed and never reaches the slot's next tenant.

@@ -91,7 +91,7 @@ impl Inner {
         Ok(claim.index)
     }
 
-    fn punch(&self, index: u32) -> io::Result<()> {
+    pub(super) fn punch(&self, index: u32) -> io::Result<()> {
         let slab = self.slabs.get(index / self.slabs.slots)?;
         slab.punch(u64::from(index % self.slabs.slots) * SLOT_BYTES)
     }
@@ -171,6 +171,8 @@ impl Inner {
         let known = self.find(object);
         match &known {
             Some(entry) if entry.at == at && entry.is_dirty() => return Ok(entry.clone()),
+            // A copy that an old table remembers.
+            Some(entry) if !entry.is_dirty() && entry.at.generation < at.generation => self.drop_entry(entry),
             Some(entry) if entry.at != at => return Err(CacheError::Exists(object)),
             _ => {}
         }

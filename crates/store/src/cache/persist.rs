@@ -55,14 +55,17 @@ impl Inner {
     fn load(self: &Arc<Self>, capacity: u32) -> Result<(), CacheError> {
         let mut entries: Vec<Arc<Entry>> = Vec::new();
         let mut failed = None;
+        let mut beyond = Vec::new();
         let table = self.table.lock();
         table.load(|index, record| {
             self.space.lock().slots[index as usize].generation = record.generation();
-            if record.state() == State::Clean && index < capacity {
-                match self.entry_of(index, record) {
+            match record.state() {
+                State::Clean if index < capacity => match self.entry_of(index, record) {
                     Ok(entry) => entries.push(entry),
                     Err(error) => failed = Some(error),
-                }
+                },
+                State::Clean => beyond.push(index),
+                State::Dirty | State::Empty => {}
             }
         })?;
         if let Some(error) = failed {
@@ -78,6 +81,7 @@ impl Inner {
             }
             first
         });
+        // Nobody else has this cache yet: the lock may cover the punches.
         let mut space = self.space.lock();
         for entry in entries.iter().rev() {
             self.counters.add(entry);
@@ -86,7 +90,11 @@ impl Inner {
         }
         let space = &mut *space;
         space.free.retain(|index| space.slots[*index as usize].entry.is_none());
-        // Slots beyond the capacity are there to be adopted only: taken last, never while `occupied < usable` finds others.
+        // Beyond a capacity that shrank, slots are there to be adopted only. What was clean there gives its room back.
+        for index in beyond {
+            space.slots[index as usize].blank = self.punch(index).is_ok();
+            space.slots[index as usize].changed = true;
+        }
         Ok(())
     }
 
