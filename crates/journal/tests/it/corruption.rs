@@ -132,6 +132,10 @@ fn a_mark_tells_damage_of_the_last_batch_from_a_torn_one() {
         let result = open(&disk, options(2));
         if marked {
             assert_eq!(corrupt_at(result).2, Seq(5));
+            let report = Journal::truncate_at_corruption(Arc::new(disk.clone()), options(2)).unwrap();
+            assert_eq!(report.dropped_from, Some(Seq(5)));
+            // What the mark said of the dropped records must not accuse the journal again.
+            assert_eq!(open(&disk, options(2)).unwrap().2.len(), 4);
         } else {
             let (_, recovered, records) = result.unwrap();
             assert_eq!((records.len(), recovered.torn_records), (4, 5));

@@ -127,3 +127,48 @@ fn a_refused_record_ends_the_opening() {
     assert!(matches!(refused, Err(JournalError::Replay { seq: Seq(2), .. })));
     assert_eq!(open(&disk, options(1)).unwrap().2.len(), 3);
 }
+
+#[test]
+fn threads_may_append_sync_and_free_at_once() {
+    let disk = MemoryDisk::default();
+    let roomy = || JournalOptions { capacity_bytes: 64 << 20, ..options(1) };
+    let (journal, ..) = open(&disk, roomy()).unwrap();
+    std::thread::scope(|scope| {
+        let start = |work: &'static str| std::thread::Builder::new().name(work.into());
+        for thread in 0..4u64 {
+            let append = {
+                let journal = &journal;
+                move || {
+                    for n in 0..500u64 {
+                        let tag = thread << 32 | n;
+                        let seq = journal.append(Class::Data, &[&tag.to_le_bytes(), &[1; 200]]).unwrap();
+                        assert!(journal.written() >= seq);
+                    }
+                }
+            };
+            start("append").spawn_scoped(scope, append).unwrap();
+        }
+        let sync = || {
+            while journal.synced() < Seq(2000) {
+                let written = journal.written();
+                assert!(journal.sync().unwrap() >= written);
+                journal.free_before(Seq(written.0.min(1000))).unwrap();
+            }
+        };
+        start("sync").spawn_scoped(scope, sync).unwrap();
+    });
+    let usage = journal.usage();
+    assert_eq!((usage.next_seq, journal.synced()), (Seq(2001), Seq(2000)));
+    drop(journal);
+    let (_, recovered, records) = open(&disk.power_loss(1), roomy()).unwrap();
+    assert_eq!((recovered.first_seq, recovered.last_seq), (usage.first_seq, Seq(2000)));
+    let mut last = [None; 4];
+    for (_, bytes) in records {
+        let tag = u64::from_le_bytes(bytes[..8].try_into().unwrap());
+        let (thread, n) = ((tag >> 32) as usize, tag & 0xffff_ffff);
+        assert!(last[thread].is_none_or(|last| last + 1 == n), "records of a thread keep their order");
+        last[thread] = Some(n);
+    }
+    // All of a thread's records may lie in what was freed.
+    assert!(last.iter().flatten().all(|&last| last == 499), "{last:?}");
+}

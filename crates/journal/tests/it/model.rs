@@ -2,6 +2,10 @@
 
 use super::*;
 use proptest::prelude::*;
+use sluice_base::{
+    Errno,
+    disk::{FaultPlan, FaultyDisk, Operation},
+};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -96,10 +100,23 @@ impl Model {
             Step::PowerLoss(seed) => {
                 self.disk = self.disk.power_loss(seed);
                 self.boot = self.boot % 200 + 1;
+                if seed.is_multiple_of(3) {
+                    self.interrupted_open(seed);
+                }
                 self.open()?;
             }
         }
         Ok(())
+    }
+
+    /// A recovery that fails at one of its own writes or syncs, or gets through, and then loses power itself.
+    fn interrupted_open(&mut self, seed: u64) {
+        let plan = Arc::new(FaultPlan::default());
+        let operation = if seed.is_multiple_of(2) { Operation::Write } else { Operation::Sync };
+        plan.fail_nth(operation, seed / 6 % 4 + 1, Errno::EIO);
+        drop(open_on(Arc::new(FaultyDisk::new(Arc::new(self.disk.clone()), plan)), options(self.boot)));
+        self.disk = self.disk.power_loss(seed.wrapping_add(1));
+        self.boot = self.boot % 200 + 1;
     }
 }
 
