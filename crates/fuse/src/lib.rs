@@ -5,7 +5,8 @@
 //! that has to wait answers [`Answer::Later`]; the future runs on tokio and its result is written by the reactor that
 //! took the request, since the kernel looks a reply up among the requests of the clone it is written to.
 //!
-//! This crate knows the protocol and nothing of files: no inode table, no cache, no permission check.
+//! Apart from `serve`, which hands requests to the vfs, this crate knows the protocol and nothing of files: no inode table,
+//! no cache, no permission check.
 
 #![deny(unsafe_code)]
 
@@ -21,6 +22,7 @@ mod notify;
 mod reactor;
 pub mod reply;
 pub mod request;
+mod serve;
 mod session;
 
 pub use counters::{Class, Counts};
@@ -30,4 +32,5 @@ pub use mount::{MountError, MountOptions, unmount};
 pub use notify::{Notifier, NotifyError};
 pub use reply::{Attr, Body, DirBuffer, DirPlusBuffer, Entry, Reply, ReplyBuffer, StatFs};
 pub use request::{Malformed, Operation, Request, SetAttr, SetTime};
+pub use serve::{ServeOptions, VfsHandler};
 pub use session::{Config, Session, StartError};

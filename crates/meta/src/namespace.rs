@@ -118,7 +118,8 @@ impl Namespace {
             let root = Inode { parent: Ino::ROOT, ..root };
             txn.put(&keys::inode(Ino::ROOT), root.encode());
             txn.put(&keys::dir_stat(Ino::ROOT), DirStat::empty(now).encode());
-            txn.put(&keys::volume("ids"), 2u64.to_le_bytes());
+            // Numbers below 16 are kept for `.` and `..` as cookies, and for what may come.
+            txn.put(&keys::volume("ids"), 16u64.to_le_bytes());
             txn.merge(&keys::volume("usage"), Box::new(Usage { bytes: 0, inodes: 1 }));
             Ok(())
         })?;

@@ -1,1 +1,34 @@
-//! placeholder
+//! Files, readers and write-back: what a front end calls.
+//!
+//! Metadata rules are `sluice-meta`'s, the stored form `sluice-object`'s, cache disks `sluice-store`'s. This crate decides
+//! where a write's bytes go (inline, journal and open object, or slot), finds a read's bytes (memory, slot, store) and
+//! uploads what is dirty. It knows nothing of FUSE, sockets or the command line.
+
+#![forbid(unsafe_code)]
+
+mod attachment;
+mod change;
+mod dirty;
+pub mod error;
+mod fetch;
+mod files;
+mod handles;
+mod log;
+mod names;
+mod read;
+mod replay;
+mod space;
+mod status;
+mod upload;
+mod vfs;
+mod write;
+
+pub use attachment::DataNote;
+pub use error::Failure;
+pub use handles::{DirHandle, FileHandle, HandleId, Opened};
+pub use log::JournalLog;
+pub use read::Read;
+pub use replay::{Recovered, replay_data};
+pub use space::SeekFrom;
+pub use status::Status;
+pub use vfs::{Parts, Settings, Vfs};

@@ -3,7 +3,7 @@
 use super::{Attr, Caller, Namespace, Read};
 use crate::{
     Result, keys,
-    records::{DirDelta, mode},
+    records::{DirDelta, flags, mode},
     store::Committed,
 };
 use sluice_base::{Ino, Timestamp};
@@ -69,6 +69,9 @@ impl Namespace {
                 inode.gid = set.gid.unwrap_or(inode.gid);
                 if !inode.is_dir() {
                     inode.kill_suidgid();
+                    if inode.has(flags::XATTRS) {
+                        super::data::drop_capabilities(txn, ino)?;
+                    }
                 }
             }
             if set.kill_suidgid && !inode.is_dir() {

@@ -144,6 +144,9 @@ impl Namespace {
             if change.kill_suidgid {
                 inode.kill_suidgid();
             }
+            if change.touch && inode.has(flags::XATTRS) {
+                drop_capabilities(txn, ino)?;
+            }
             if change.touch {
                 inode.mtime = now;
                 inode.touch(now);
@@ -171,4 +174,14 @@ impl Namespace {
         }
         result
     }
+}
+
+/// A changed file loses its file capabilities, as with setuid (capabilities(7)). The kernel leaves that to us
+/// (FUSE_HANDLE_KILLPRIV_V2).
+pub(super) fn drop_capabilities(txn: &mut crate::store::Txn<'_>, ino: Ino) -> Result<()> {
+    let key = keys::xattr(ino, b"security.capability");
+    if txn.get(&key)?.is_some() {
+        txn.delete(&key);
+    }
+    Ok(())
 }

@@ -1,0 +1,484 @@
+//! The vfs behind a session: unpack, call, reply. No rule of the file system lives here.
+
+use crate::{
+    Answer, Entry, Handler, Operation, Reply, ReplyBuffer, Request, StatFs,
+    abi::flags::fopen,
+    request::{SetAttr, SetTime},
+};
+use sluice_base::{Errno, Ino, limits::NAME_BYTES_MAX};
+use sluice_meta as meta;
+use sluice_vfs::{Failure, HandleId, Read, SeekFrom, Vfs, error::errno};
+use std::{ops::ControlFlow, sync::Arc, time::Duration};
+
+/// How long the kernel may believe names and attributes, and how much room statfs shows.
+pub struct ServeOptions {
+    /// The mount is the volume's only one, so everything that changes passes through it: an hour.
+    pub valid: Duration,
+    /// Bytes that may still be written, as far as anybody knows.
+    pub available_bytes: Box<dyn Fn() -> u64 + Send + Sync>,
+}
+
+/// Answers the kernel's requests from a volume.
+pub struct VfsHandler {
+    vfs: Arc<Vfs>,
+    options: ServeOptions,
+    on_end: Box<dyn Fn() + Send + Sync>,
+}
+
+const O_EXCL: u32 = 0o200;
+const O_TRUNC: u32 = 0o1000;
+const O_ACCMODE: u32 = 3;
+const SEEK_DATA: u32 = 3;
+const SEEK_HOLE: u32 = 4;
+const XATTR_CREATE: u32 = 1;
+const XATTR_REPLACE: u32 = 2;
+const RENAME_NOREPLACE: u32 = 1;
+const RENAME_EXCHANGE: u32 = 2;
+
+/// What an operation gives back: the answer, or why not.
+type Outcome = Result<Answer, Failure>;
+
+impl Handler for VfsHandler {
+    fn handle(&self, request: &Request<'_>, reply: &mut ReplyBuffer) -> Answer {
+        match self.dispatch(request, reply) {
+            Ok(answer) => answer,
+            Err(failure) => Answer::Error(failure.errno()),
+        }
+    }
+
+    // Inode numbers are never reused and unlinked files live as long as their handles, so there is nothing to count.
+    fn forget(&self, _nodeid: u64, _lookups: u64) {}
+
+    fn destroyed(&self) {
+        (self.on_end)();
+    }
+}
+
+impl VfsHandler {
+    /// Serves `vfs`; `on_end` is called once when the mount is gone.
+    pub fn new(vfs: Arc<Vfs>, options: ServeOptions, on_end: Box<dyn Fn() + Send + Sync>) -> Self {
+        Self { vfs, options, on_end }
+    }
+
+    fn dispatch(&self, request: &Request<'_>, reply: &mut ReplyBuffer) -> Outcome {
+        let ino = Ino(request.nodeid);
+        let caller = meta::Caller { uid: request.uid, gid: request.gid };
+        match request.operation {
+            Operation::Lookup { name } => self.lookup(ino, name, reply),
+            Operation::GetAttr { .. } => {
+                let attr = self.vfs.namespace().getattr(ino)?;
+                reply.attr(&to_wire(&attr), self.options.valid);
+                Ok(Answer::Done)
+            }
+            Operation::Read { fh, offset, size, .. } => self.read(HandleId(fh), offset, size as usize, reply),
+            Operation::Write { fh, offset, data, cached, kill_suidgid, .. } => {
+                let size = data.len() as u32;
+                let done = if cached {
+                    self.vfs.write_ino(ino, offset, data)
+                } else {
+                    self.vfs.write(HandleId(fh), offset, data, kill_suidgid)
+                };
+                match done {
+                    Err(Failure::Wait) => Ok(self.write_later(ino, fh, offset, data.to_vec(), cached, kill_suidgid)),
+                    other => other.map(|()| {
+                        reply.written(size);
+                        Answer::Done
+                    }),
+                }
+            }
+            Operation::Open { flags, kill_suidgid } => self.open(ino, flags, kill_suidgid, reply),
+            Operation::Create { name, flags, mode, kill_suidgid, .. } => {
+                self.create(ino, name, flags, mode, kill_suidgid, caller, reply)
+            }
+            Operation::TmpFile { mode, .. } => {
+                let (attr, opened) = self.vfs.create_unnamed(ino, mode, caller)?;
+                reply.created(&self.entry(&attr), opened.handle.0, fopen::KEEP_CACHE);
+                Ok(Answer::Done)
+            }
+            Operation::Release { fh, .. } => {
+                self.vfs.release(HandleId(fh));
+                Ok(Answer::Done)
+            }
+            Operation::Flush { .. } | Operation::Access { .. } => Ok(Answer::Done),
+            Operation::Fsync { .. } | Operation::FsyncDir { .. } | Operation::SyncFs => Ok(self.sync()),
+            Operation::SetAttr(set) => self.set_attr(ino, set, reply),
+            Operation::FAllocate { fh, offset, length, mode } => {
+                Ok(self.retry(reply, move |vfs| vfs.fallocate(HandleId(fh), mode, offset, length), |_, ()| {}))
+            }
+            Operation::LSeek { fh, offset, whence } => {
+                let what = match whence {
+                    SEEK_DATA => SeekFrom::Data,
+                    SEEK_HOLE => SeekFrom::Hole,
+                    _ => return Err(Errno::EINVAL.into()),
+                };
+                reply.position(self.vfs.seek(HandleId(fh), offset, what)?);
+                Ok(Answer::Done)
+            }
+            Operation::CopyFileRange { fh_in, off_in, fh_out, off_out, len, wide, .. } => {
+                // The narrow answer has 32 bits.
+                let len = if wide { len } else { len.min(1 << 30) };
+                let copy = move |vfs: &Vfs| vfs.copy_range((HandleId(fh_in), off_in), (HandleId(fh_out), off_out), len);
+                let answer =
+                    move |reply: &mut dyn Reply, n: u64| if wide { reply.copied(n) } else { reply.written(n as u32) };
+                Ok(self.retry(reply, copy, answer))
+            }
+            _ => self.dispatch_names(request, ino, caller, reply),
+        }
+    }
+
+    fn dispatch_names(
+        &self,
+        request: &Request<'_>,
+        ino: Ino,
+        caller: meta::Caller,
+        reply: &mut ReplyBuffer,
+    ) -> Outcome {
+        match request.operation {
+            Operation::MkNod { name, mode, rdev, .. } => self.make(ino, name, mode, rdev, b"", caller, reply),
+            Operation::MkDir { name, mode, .. } => {
+                self.make(ino, name, mode & 0o7777 | meta::records::mode::DIRECTORY, 0, b"", caller, reply)
+            }
+            Operation::SymLink { name, target } => {
+                self.make(ino, name, meta::records::mode::SYMLINK | 0o777, 0, target, caller, reply)
+            }
+            Operation::Link { target, name } => {
+                let attr = self.vfs.link(Ino(target), ino, name)?;
+                reply.entry(&self.entry(&attr));
+                Ok(Answer::Done)
+            }
+            Operation::Unlink { name } => Ok(self.vfs.unlink(ino, name).map(|()| Answer::Done)?),
+            Operation::RmDir { name } => Ok(self.vfs.rmdir(ino, name).map(|()| Answer::Done)?),
+            Operation::Rename { name, new_parent, new_name, flags } => {
+                let how = match flags {
+                    0 => meta::RenameMode::Replace,
+                    RENAME_NOREPLACE => meta::RenameMode::NoReplace,
+                    RENAME_EXCHANGE => meta::RenameMode::Exchange,
+                    _ => return Err(Errno::EINVAL.into()),
+                };
+                Ok(self.vfs.rename((ino, name), (Ino(new_parent), new_name), how).map(|()| Answer::Done)?)
+            }
+            Operation::ReadLink => {
+                reply.put(&self.vfs.namespace().readlink(ino)?);
+                Ok(Answer::Done)
+            }
+            Operation::OpenDir { .. } => {
+                reply.opened(self.vfs.open_dir(ino)?.0, 0);
+                Ok(Answer::Done)
+            }
+            Operation::ReleaseDir { fh, .. } => {
+                self.vfs.release_dir(HandleId(fh));
+                Ok(Answer::Done)
+            }
+            Operation::ReadDir { fh, offset, size } => self.read_dir(HandleId(fh), offset, size, reply),
+            Operation::ReadDirPlus { fh, offset, size } => self.read_dir_plus(HandleId(fh), offset, size, reply),
+            Operation::StatFs => {
+                reply.statfs(&self.stat_fs()?);
+                Ok(Answer::Done)
+            }
+            _ => self.dispatch_xattrs(request, ino, reply),
+        }
+    }
+
+    fn dispatch_xattrs(&self, request: &Request<'_>, ino: Ino, reply: &mut ReplyBuffer) -> Outcome {
+        let namespace = self.vfs.namespace();
+        match request.operation {
+            Operation::GetXattr { name, size } => {
+                check_xattr(name)?;
+                sized(&namespace.getxattr(ino, name)?, size, reply)
+            }
+            Operation::ListXattr { size } => sized(&namespace.listxattr(ino)?, size, reply),
+            Operation::SetXattr { name, value, flags, .. } => {
+                check_xattr(name)?;
+                let how = match flags {
+                    0 => meta::XattrMode::Set,
+                    XATTR_CREATE => meta::XattrMode::Create,
+                    XATTR_REPLACE => meta::XattrMode::Replace,
+                    _ => return Err(Errno::EINVAL.into()),
+                };
+                namespace.setxattr(ino, name, value, how)?;
+                Ok(Answer::Done)
+            }
+            Operation::RemoveXattr { name } => {
+                check_xattr(name)?;
+                namespace.removexattr(ino, name)?;
+                Ok(Answer::Done)
+            }
+            _ => Err(Errno::ENOSYS.into()),
+        }
+    }
+
+    fn entry(&self, attr: &meta::Attr) -> Entry {
+        let valid = self.options.valid;
+        Entry { nodeid: attr.ino.0, generation: 0, attr: to_wire(attr), entry_valid: valid, attr_valid: valid }
+    }
+
+    fn lookup(&self, dir: Ino, name: &[u8], reply: &mut ReplyBuffer) -> Outcome {
+        match self.vfs.namespace().lookup(dir, name) {
+            Ok(attr) => reply.entry(&self.entry(&attr)),
+            // The kernel may remember that there is no such name: creating it passes through here as well.
+            Err(meta::Error::NotFound) => reply.no_entry(self.options.valid),
+            Err(error) => return Err(error.into()),
+        }
+        Ok(Answer::Done)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the fields of one request")]
+    fn make(
+        &self,
+        dir: Ino,
+        name: &[u8],
+        mode: u32,
+        rdev: u32,
+        target: &[u8],
+        caller: meta::Caller,
+        reply: &mut ReplyBuffer,
+    ) -> Outcome {
+        let attr = self.vfs.namespace().create(dir, name, meta::NewNode { mode, rdev, target }, caller)?.value;
+        reply.entry(&self.entry(&attr));
+        Ok(Answer::Done)
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "the fields of one request")]
+    fn create(
+        &self,
+        dir: Ino,
+        name: &[u8],
+        flags: u32,
+        mode: u32,
+        kill: bool,
+        caller: meta::Caller,
+        reply: &mut ReplyBuffer,
+    ) -> Outcome {
+        match self.vfs.create(dir, name, mode, caller) {
+            Ok((attr, opened)) => {
+                reply.created(&self.entry(&attr), opened.handle.0, fopen::KEEP_CACHE);
+                Ok(Answer::Done)
+            }
+            // Somebody else made it since the kernel looked.
+            Err(Errno::EEXIST) if flags & O_EXCL == 0 => {
+                let attr = self.vfs.namespace().lookup(dir, name)?;
+                if flags & O_TRUNC != 0 {
+                    self.truncate(attr.ino, kill)?;
+                }
+                let opened = self.vfs.open(attr.ino)?;
+                let attr = self.vfs.namespace().getattr(attr.ino)?;
+                reply.created(&self.entry(&attr), opened.handle.0, 0);
+                Ok(Answer::Done)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn truncate(&self, ino: Ino, kill_suidgid: bool) -> Result<(), Failure> {
+        let set = meta::SetAttributes { kill_suidgid, ..meta::SetAttributes::default() };
+        self.vfs.setattr(ino, Some(0), &set).map(drop)
+    }
+
+    fn open(&self, ino: Ino, flags: u32, kill_suidgid: bool, reply: &mut ReplyBuffer) -> Outcome {
+        if flags & O_TRUNC != 0 {
+            self.truncate(ino, kill_suidgid)?;
+        }
+        let opened = self.vfs.open(ino)?;
+        let keep = if opened.keep_cache { fopen::KEEP_CACHE } else { 0 };
+        // Closing what was only read has nothing to publish.
+        let flush = if flags & O_ACCMODE == 0 { fopen::NOFLUSH } else { 0 };
+        reply.opened(opened.handle.0, keep | flush);
+        Ok(Answer::Done)
+    }
+
+    fn read(&self, handle: HandleId, offset: u64, size: usize, reply: &mut ReplyBuffer) -> Outcome {
+        match self.vfs.read(handle, offset, reply.data_mut(size))? {
+            Read::Done(len) => {
+                reply.set_len(len);
+                Ok(Answer::Done)
+            }
+            Read::Later => {
+                let vfs = self.vfs.clone();
+                Ok(Answer::later(async move { vfs.read_later(handle, offset, size).await.map(Into::into) }))
+            }
+        }
+    }
+
+    fn write_later(&self, ino: Ino, fh: u64, offset: u64, data: Vec<u8>, cached: bool, kill: bool) -> Answer {
+        let vfs = self.vfs.clone();
+        let size = data.len() as u32;
+        Answer::later(async move {
+            if cached {
+                loop {
+                    match vfs.write_ino(ino, offset, &data) {
+                        Ok(()) => break,
+                        Err(Failure::Errno(errno)) => return Err(errno),
+                        Err(Failure::Wait) => vfs.room().await,
+                    }
+                }
+            } else {
+                vfs.write_later(HandleId(fh), offset, data, kill).await?;
+            }
+            Ok(crate::Body::with(|reply| reply.written(size)))
+        })
+    }
+
+    /// Runs `operation`; when there is no room, runs it again until there is.
+    fn retry<T: Send + 'static>(
+        &self,
+        reply: &mut ReplyBuffer,
+        operation: impl Fn(&Vfs) -> Result<T, Failure> + Send + 'static,
+        answer: impl Fn(&mut dyn Reply, T) + Send + 'static,
+    ) -> Answer {
+        match operation(&self.vfs) {
+            Ok(value) => {
+                answer(reply, value);
+                Answer::Done
+            }
+            Err(Failure::Errno(errno)) => Answer::Error(errno),
+            Err(Failure::Wait) => {
+                let vfs = self.vfs.clone();
+                Answer::later(async move {
+                    loop {
+                        vfs.room().await;
+                        match operation(&vfs) {
+                            Ok(value) => return Ok(crate::Body::with(|body| answer(body, value))),
+                            Err(Failure::Errno(errno)) => return Err(errno),
+                            Err(Failure::Wait) => {}
+                        }
+                    }
+                })
+            }
+        }
+    }
+
+    fn sync(&self) -> Answer {
+        match self.vfs.sync() {
+            None => Answer::Done,
+            Some(synced) => Answer::later(async move { synced.await.map(|()| crate::Body::empty()) }),
+        }
+    }
+
+    fn set_attr(&self, ino: Ino, set: SetAttr, reply: &mut ReplyBuffer) -> Outcome {
+        let time = |time: SetTime| match time {
+            SetTime::Now => meta::SetTime::Now,
+            SetTime::At(at) => meta::SetTime::To(at),
+        };
+        let change = meta::SetAttributes {
+            mode: set.mode,
+            uid: set.uid,
+            gid: set.gid,
+            atime: set.atime.map(time),
+            mtime: set.mtime.map(time),
+            ctime: set.ctime,
+            kill_suidgid: set.kill_suidgid,
+        };
+        let valid = self.options.valid;
+        let size = set.size;
+        Ok(self.retry(
+            reply,
+            move |vfs| vfs.setattr(ino, size, &change),
+            move |reply, attr| reply.attr(&to_wire(&attr), valid),
+        ))
+    }
+
+    fn read_dir(&self, handle: HandleId, offset: u64, size: u32, reply: &mut ReplyBuffer) -> Outcome {
+        let dir = self.vfs.dir(handle, offset)?;
+        let parent = self.parent(dir.ino, offset)?;
+        let mut out = reply.directory(size);
+        let kind = meta::records::mode::DIRECTORY;
+        let dots_fit =
+            (offset > 0 || out.push(dir.ino.0, 1, kind, b".")) && (offset > 1 || out.push(parent.0, 2, kind, b".."));
+        if dots_fit {
+            let until = dir.until.load(std::sync::atomic::Ordering::Relaxed);
+            self.vfs.namespace().read_dir(dir.ino, offset.max(2), until, false, &mut |found| {
+                let entry = found.entry;
+                let fits = out.push(entry.ino.0, entry.cookie, entry.kind, &entry.name);
+                if fits { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })?;
+        }
+        Ok(Answer::Done)
+    }
+
+    fn read_dir_plus(&self, handle: HandleId, offset: u64, size: u32, reply: &mut ReplyBuffer) -> Outcome {
+        let dir = self.vfs.dir(handle, offset)?;
+        let parent = self.parent(dir.ino, offset)?;
+        let mut out = reply.directory_plus(size);
+        // The dots carry no inode: the kernel has them.
+        let dot = |ino: Ino| {
+            let attr = crate::Attr { ino: ino.0, mode: meta::records::mode::DIRECTORY, ..crate::Attr::default() };
+            Entry { attr, ..Entry::default() }
+        };
+        let dots_fit =
+            (offset > 0 || out.push(&dot(dir.ino), 1, b".")) && (offset > 1 || out.push(&dot(parent), 2, b".."));
+        if dots_fit {
+            let until = dir.until.load(std::sync::atomic::Ordering::Relaxed);
+            self.vfs.namespace().read_dir(dir.ino, offset.max(2), until, true, &mut |found| {
+                let entry = found.entry;
+                let known = match &found.attr {
+                    Some(attr) => self.entry(attr),
+                    None => return ControlFlow::Continue(()),
+                };
+                let fits = out.push(&known, entry.cookie, &entry.name);
+                if fits { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            })?;
+        }
+        Ok(Answer::Done)
+    }
+
+    /// The parent, where a listing needs it; a directory that was removed while open has none.
+    fn parent(&self, dir: Ino, offset: u64) -> Result<Ino, Failure> {
+        if offset > 1 {
+            return Ok(dir);
+        }
+        let parent = self.vfs.namespace().parent(dir).map_err(|e| errno(&e))?;
+        Ok(if parent.0 == 0 { dir } else { parent })
+    }
+
+    fn stat_fs(&self) -> Result<StatFs, Failure> {
+        const FRAGMENT: u64 = 4096;
+        const INODES_FREE: u64 = 1 << 32;
+        let (bytes, inodes) = self.vfs.usage()?;
+        let available = (self.options.available_bytes)() / FRAGMENT;
+        Ok(StatFs {
+            blocks: bytes.div_ceil(FRAGMENT) + available,
+            bfree: available,
+            bavail: available,
+            files: inodes + INODES_FREE,
+            ffree: INODES_FREE,
+            bsize: FRAGMENT as u32,
+            namelen: NAME_BYTES_MAX as u32,
+            frsize: FRAGMENT as u32,
+        })
+    }
+}
+
+/// A value, or its length when the caller asked for that (getxattr(2)).
+fn sized(value: &[u8], size: u32, reply: &mut ReplyBuffer) -> Outcome {
+    if size == 0 {
+        reply.xattr_size(value.len() as u32);
+    } else if value.len() > size as usize {
+        return Err(Errno::ERANGE.into());
+    } else {
+        reply.put(value);
+    }
+    Ok(Answer::Done)
+}
+
+/// Only the namespaces that every file has; ACLs (system.) are not kept.
+fn check_xattr(name: &[u8]) -> Result<(), Failure> {
+    let known = [&b"user."[..], b"trusted.", b"security."];
+    if known.iter().any(|prefix| name.starts_with(prefix)) { Ok(()) } else { Err(Errno::EOPNOTSUPP.into()) }
+}
+
+fn to_wire(attr: &meta::Attr) -> crate::Attr {
+    crate::Attr {
+        ino: attr.ino.0,
+        size: attr.size,
+        blocks: if attr.is_dir() { 8 } else { attr.held_bytes.div_ceil(512) },
+        atime: attr.atime,
+        mtime: attr.mtime,
+        ctime: attr.ctime,
+        mode: attr.mode,
+        nlink: attr.nlink,
+        uid: attr.uid,
+        gid: attr.gid,
+        rdev: attr.rdev,
+        blksize: 4096,
+    }
+}

@@ -1,0 +1,323 @@
+//! Objects that are not stored yet: the ones that writers add to, and the ones that wait for the uploader.
+//!
+//! A write takes room in an open object, puts its bytes there and then commits the metadata that points to them. A
+//! [`Reservation`] spans both steps, so that no object is judged unreferenced while a commit is under way.
+//!
+//! Lock order: a file's data, then `pool`, then `objects`, then one object's `state`.
+
+use crate::error::Failure;
+use parking_lot::Mutex;
+use sluice_base::{Clock, Entropy, ObjectId, Seq, limits::{OBJECT_BYTES, SEGMENT_BYTES}};
+use sluice_store::{Cache, CacheError, DirtySlot, SegmentSum, SlotLocation};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+/// Most objects that are kept in memory when there is no usable cache disk: 64 MiB.
+const MEMORY_OBJECTS_MAX: usize = 16;
+/// Most open objects that wait for another writer.
+const POOL_MAX: usize = 16;
+
+/// Where an object's bytes are until it is stored.
+pub enum Body {
+    /// In a slot of the cache disk.
+    Slot(DirtySlot),
+    /// In memory: the volume runs without a cache disk, and every byte is in the journal.
+    Memory(Mutex<Vec<u8>>),
+}
+
+struct State {
+    end: u32,
+    sealed: bool,
+    writers: u32,
+    touched: Duration,
+}
+
+/// An object that is not stored yet.
+pub struct DirtyObject {
+    /// Its id.
+    pub id: ObjectId,
+    /// No record before this one speaks of it.
+    pub first_seq: Seq,
+    /// Its bytes.
+    pub body: Body,
+    state: Mutex<State>,
+}
+
+/// Room taken in an object, filled, and not yet committed.
+pub struct Reservation {
+    /// The object.
+    pub object: Arc<DirtyObject>,
+    /// Where the bytes went.
+    pub offset: u32,
+    /// How many.
+    pub len: u32,
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.object.state.lock().writers -= 1;
+    }
+}
+
+impl DirtyObject {
+    /// An object found again by replay; it takes no more data.
+    pub fn recovered(id: ObjectId, first_seq: Seq, slot: DirtySlot) -> Self {
+        let state = State { end: slot.end(), sealed: true, writers: 0, touched: Duration::ZERO };
+        Self { id, first_seq, body: Body::Slot(slot), state: Mutex::new(state) }
+    }
+
+    /// Bytes so far.
+    pub fn end(&self) -> u32 {
+        self.state.lock().end
+    }
+
+    /// The slot, when there is one.
+    pub fn location(&self) -> Option<SlotLocation> {
+        match &self.body {
+            Body::Slot(slot) => Some(slot.location()),
+            Body::Memory(_) => None,
+        }
+    }
+
+    /// Sums of the segments that [offset, offset + len) touches.
+    pub fn sums(&self, offset: u32, len: u32) -> Option<Vec<SegmentSum>> {
+        let Body::Slot(slot) = &self.body else { return None };
+        let (first, last) = (offset as usize / SEGMENT_BYTES, (offset + len - 1) as usize / SEGMENT_BYTES);
+        Some(slot.sums().into_iter().skip(first).take(last - first + 1).collect())
+    }
+
+    /// No more data; false while a commit is under way.
+    fn seal(&self) -> bool {
+        let mut state = self.state.lock();
+        state.sealed = true;
+        state.writers == 0
+    }
+
+    /// Puts the first bytes of `bytes` at the end, `aligned` on a segment boundary. `None` when there is no room left.
+    fn append(self: &Arc<Self>, bytes: &[u8], aligned: bool, now: Duration) -> Result<Option<Reservation>, CacheError> {
+        let mut state = self.state.lock();
+        let end = state.end as usize;
+        let offset = if aligned { end.next_multiple_of(SEGMENT_BYTES) } else { end };
+        let len = bytes.len().min(OBJECT_BYTES.saturating_sub(offset));
+        if state.sealed || len == 0 {
+            state.sealed = true;
+            return Ok(None);
+        }
+        match &self.body {
+            Body::Slot(slot) => slot.append(offset as u32, &bytes[..len])?,
+            Body::Memory(memory) => {
+                let mut memory = memory.lock();
+                memory.resize(offset, 0);
+                memory.extend_from_slice(&bytes[..len]);
+            }
+        }
+        state.end = (offset + len) as u32;
+        state.writers += 1;
+        state.touched = now;
+        Ok(Some(Reservation { object: self.clone(), offset: offset as u32, len: len as u32 }))
+    }
+}
+
+/// Where a file's last bytes went, so that the next ones can go on there.
+#[derive(Default)]
+pub struct Stream {
+    object: Option<Arc<DirtyObject>>,
+    end: u32,
+    file_offset: u64,
+}
+
+/// All objects that are not stored yet.
+pub struct Dirty {
+    cache: Option<Arc<Cache>>,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    /// Open objects that no file's stream holds; the first one packs small writes.
+    pool: Mutex<Vec<Arc<DirtyObject>>>,
+    objects: Mutex<HashMap<ObjectId, Arc<DirtyObject>>>,
+    in_memory: AtomicUsize,
+    bytes: AtomicU64,
+}
+
+impl Dirty {
+    /// No dirty objects yet.
+    pub fn new(cache: Option<Arc<Cache>>, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
+        let (pool, objects) = (Mutex::default(), Mutex::default());
+        Self { cache, clock, entropy, pool, objects, in_memory: AtomicUsize::new(0), bytes: AtomicU64::new(0) }
+    }
+
+    /// Takes room for the first bytes of `bytes`, which are the file's bytes from `file_offset`, and puts them there.
+    pub fn append(
+        &self,
+        stream: &mut Stream,
+        file_offset: u64,
+        bytes: &[u8],
+        large: bool,
+        next_seq: Seq,
+    ) -> Result<Reservation, Failure> {
+        let now = self.clock.monotonic();
+        if let Some(object) = stream.object.take() {
+            let goes_on = stream.file_offset == file_offset && object.end() == stream.end;
+            if goes_on || large {
+                let aligned = !goes_on && bytes.len() >= SEGMENT_BYTES;
+                if let Some(done) = self.try_append(&object, bytes, aligned, now)? {
+                    return Ok(self.keep(stream, done, file_offset, large));
+                }
+            } else {
+                self.give_back(object);
+            }
+        }
+        let mut disk = true;
+        loop {
+            let object = self.take(large, disk, next_seq)?;
+            disk = !matches!(object.body, Body::Slot(_)) || object.end() > 0;
+            if let Some(done) = self.try_append(&object, bytes, bytes.len() >= SEGMENT_BYTES, now)? {
+                return Ok(self.keep(stream, done, file_offset, large));
+            }
+        }
+    }
+
+    fn try_append(&self, to: &Arc<DirtyObject>, bytes: &[u8], aligned: bool, now: Duration) -> Result<Option<Reservation>, Failure> {
+        match to.append(bytes, aligned, now) {
+            Ok(done) => {
+                self.bytes.fetch_add(done.as_ref().map_or(0, |d| d.len.into()), Ordering::Relaxed);
+                Ok(done)
+            }
+            Err(error) => {
+                // What the slot holds so far stays; the next try takes a new slot, and when that fails too, memory.
+                to.seal();
+                tracing::warn!(%error, "a write to the cache disk failed");
+                Ok(None)
+            }
+        }
+    }
+
+    /// Remembers where the stream goes on. A large writer keeps its object to itself; small ones share.
+    fn keep(&self, stream: &mut Stream, done: Reservation, file_offset: u64, large: bool) -> Reservation {
+        stream.end = done.offset + done.len;
+        stream.file_offset = file_offset + u64::from(done.len);
+        stream.object = Some(done.object.clone());
+        if !large {
+            self.give_back(done.object.clone());
+        }
+        done
+    }
+
+    /// An object is free for other writers again.
+    fn give_back(&self, object: Arc<DirtyObject>) {
+        let mut pool = self.pool.lock();
+        let known = pool.iter().any(|o| o.id == object.id);
+        if !known && pool.len() < POOL_MAX && !object.state.lock().sealed {
+            pool.push(object);
+        } else if !known {
+            object.seal();
+        }
+    }
+
+    /// The last handle of a file is gone.
+    pub fn end_stream(&self, stream: &mut Stream) {
+        if let Some(object) = stream.object.take() {
+            self.give_back(object);
+        }
+    }
+
+    /// An open object with room: one from the pool, or a new one.
+    fn take(&self, large: bool, disk: bool, next_seq: Seq) -> Result<Arc<DirtyObject>, Failure> {
+        let mut pool = self.pool.lock();
+        pool.retain(|object| {
+            let state = object.state.lock();
+            !state.sealed && (state.end as usize) < OBJECT_BYTES
+        });
+        // Small writers share the first object; a large one takes the last for itself.
+        let found = if large { if pool.len() > 1 { pool.pop() } else { None } } else { pool.first().cloned() };
+        if let Some(object) = found {
+            return Ok(object);
+        }
+        let object = self.create(disk, next_seq)?;
+        if !large {
+            pool.push(object.clone());
+        }
+        Ok(object)
+    }
+
+    fn create(&self, disk: bool, next_seq: Seq) -> Result<Arc<DirtyObject>, Failure> {
+        let id = ObjectId::random(&*self.entropy);
+        let cache = self.cache.as_ref().filter(|_| disk);
+        let body = match cache.map(|cache| cache.create_dirty(id)) {
+            Some(Ok(slot)) => Body::Slot(slot),
+            Some(Err(CacheError::NoRoom)) => return Err(Failure::Wait),
+            // No cache disk, or one that fails or is full for good: the volume goes on in memory, with every byte journalled.
+            None | Some(Err(_)) => {
+                if self.in_memory.fetch_add(1, Ordering::Relaxed) >= MEMORY_OBJECTS_MAX {
+                    self.in_memory.fetch_sub(1, Ordering::Relaxed);
+                    return Err(Failure::Wait);
+                }
+                Body::Memory(Mutex::default())
+            }
+        };
+        let state = State { end: 0, sealed: false, writers: 0, touched: self.clock.monotonic() };
+        let object = Arc::new(DirtyObject { id, first_seq: next_seq, body, state: Mutex::new(state) });
+        self.objects.lock().insert(id, object.clone());
+        Ok(object)
+    }
+
+    /// Takes in an object that replay found.
+    pub fn adopt(&self, object: DirtyObject) {
+        self.bytes.fetch_add(object.end().into(), Ordering::Relaxed);
+        self.objects.lock().insert(object.id, Arc::new(object));
+    }
+
+    /// The object, while it is dirty.
+    pub fn get(&self, id: ObjectId) -> Option<Arc<DirtyObject>> {
+        self.objects.lock().get(&id).cloned()
+    }
+
+    /// Copies bytes of an object that is dirty in memory; false when it is not.
+    pub fn read_memory(&self, id: ObjectId, offset: u32, buf: &mut [u8]) -> bool {
+        if self.in_memory.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        let Some(object) = self.get(id) else { return false };
+        let Body::Memory(memory) = &object.body else { return false };
+        let memory = memory.lock();
+        let Some(bytes) = memory.get(offset as usize..offset as usize + buf.len()) else { return false };
+        buf.copy_from_slice(bytes);
+        true
+    }
+
+    /// Seals what nobody added to for `idle`, and gives the objects that are ready for upload.
+    pub fn ready(&self, idle: Duration) -> Vec<Arc<DirtyObject>> {
+        let now = self.clock.monotonic();
+        let all: Vec<_> = self.objects.lock().values().cloned().collect();
+        let due = |object: &Arc<DirtyObject>| {
+            let state = object.state.lock();
+            state.sealed || now.saturating_sub(state.touched) >= idle
+        };
+        all.into_iter().filter(|object| due(object) && object.seal()).collect()
+    }
+
+    /// An object is stored, or nothing refers to it.
+    pub fn remove(&self, id: ObjectId) {
+        if let Some(object) = self.objects.lock().remove(&id) {
+            self.bytes.fetch_sub(object.end().into(), Ordering::Relaxed);
+            if matches!(object.body, Body::Memory(_)) {
+                self.in_memory.fetch_sub(1, Ordering::Release);
+            }
+        }
+    }
+
+    /// The first record that speaks of a dirty object: the journal is needed from there on.
+    pub fn first_seq(&self) -> Option<Seq> {
+        self.objects.lock().values().map(|object| object.first_seq).min()
+    }
+
+    /// Dirty objects and bytes.
+    pub fn totals(&self) -> (usize, u64) {
+        (self.objects.lock().len(), self.bytes.load(Ordering::Relaxed))
+    }
+}

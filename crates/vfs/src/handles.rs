@@ -1,0 +1,150 @@
+//! Open files and directories.
+
+use crate::{Vfs, error::errno, files::FileState};
+use parking_lot::Mutex;
+use sluice_base::{Errno, Ino};
+use sluice_meta::{Attr, atime_is_due};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+};
+
+/// What a front end keeps for an open file or directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct HandleId(pub u64);
+
+/// An open file.
+pub struct FileHandle {
+    /// Its state, shared by all handles of the inode.
+    pub(crate) file: Arc<FileState>,
+    /// The next read updates the access time.
+    pub(crate) atime_due: AtomicBool,
+}
+
+/// An open directory.
+pub struct DirHandle {
+    /// Its inode.
+    pub ino: Ino,
+    /// Entries with later cookies are not part of the listing under way.
+    pub until: AtomicU64,
+}
+
+/// An opened file.
+#[derive(Clone, Copy, Debug)]
+pub struct Opened {
+    /// The handle.
+    pub handle: HandleId,
+    /// Pages that the kernel kept are still right and need no read for the access time's sake.
+    pub keep_cache: bool,
+}
+
+const SHARDS: usize = 64;
+
+struct Table<T> {
+    shards: Vec<Mutex<HashMap<u64, Arc<T>>>>,
+}
+
+impl<T> Default for Table<T> {
+    fn default() -> Self {
+        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    }
+}
+
+impl<T> Table<T> {
+    fn shard(&self, id: HandleId) -> &Mutex<HashMap<u64, Arc<T>>> {
+        &self.shards[id.0 as usize % SHARDS]
+    }
+    fn insert(&self, id: HandleId, value: Arc<T>) {
+        self.shard(id).lock().insert(id.0, value);
+    }
+    fn get(&self, id: HandleId) -> Option<Arc<T>> {
+        self.shard(id).lock().get(&id.0).cloned()
+    }
+    fn remove(&self, id: HandleId) -> Option<Arc<T>> {
+        self.shard(id).lock().remove(&id.0)
+    }
+}
+
+/// All open handles.
+#[derive(Default)]
+pub(crate) struct Handles {
+    next: AtomicU64,
+    files: Table<FileHandle>,
+    dirs: Table<DirHandle>,
+}
+
+impl Vfs {
+    fn new_handle(&self) -> HandleId {
+        HandleId(self.handles.next.fetch_add(1, Ordering::Relaxed) + 1)
+    }
+
+    /// Opens a file for which permissions were checked.
+    pub fn open(&self, ino: Ino) -> Result<Opened, Errno> {
+        let file = self.files.acquire(ino);
+        match self.namespace().getattr(ino) {
+            Ok(attr) => Ok(self.opened(file, &attr)),
+            Err(error) => {
+                self.files.release(ino);
+                Err(errno(&error))
+            }
+        }
+    }
+
+    /// A handle for `file`, a use of which it takes over.
+    pub(crate) fn opened(&self, file: Arc<FileState>, attr: &Attr) -> Opened {
+        let due = attr.is_file() && atime_is_due(attr, self.parts.clock.wall());
+        let handle = self.new_handle();
+        self.handles.files.insert(handle, Arc::new(FileHandle { file, atime_due: due.into() }));
+        Opened { handle, keep_cache: !due }
+    }
+
+    /// The open file of a handle.
+    pub(crate) fn file(&self, handle: HandleId) -> Result<Arc<FileHandle>, Errno> {
+        self.handles.files.get(handle).ok_or(Errno::EBADF)
+    }
+
+    /// Closes a file's handle.
+    pub fn release(&self, handle: HandleId) {
+        if let Some(open) = self.handles.files.remove(handle)
+            && let Some(file) = self.files.release(open.file.ino)
+        {
+            self.dirty.end_stream(&mut file.data.write().stream);
+        }
+    }
+
+    /// Opens a directory.
+    pub fn open_dir(&self, ino: Ino) -> Result<HandleId, Errno> {
+        self.files.acquire(ino);
+        match self.namespace().getattr(ino) {
+            Ok(attr) if attr.is_dir() => {
+                let handle = self.new_handle();
+                let until = AtomicU64::new(self.namespace().last_cookie());
+                self.handles.dirs.insert(handle, Arc::new(DirHandle { ino, until }));
+                Ok(handle)
+            }
+            other => {
+                self.files.release(ino);
+                Err(other.map_or_else(|error| errno(&error), |_| Errno::ENOTDIR))
+            }
+        }
+    }
+
+    /// The open directory of a handle. A listing that begins again sees what is there now.
+    pub fn dir(&self, handle: HandleId, offset: u64) -> Result<Arc<DirHandle>, Errno> {
+        let dir = self.handles.dirs.get(handle).ok_or(Errno::EBADF)?;
+        if offset == 0 {
+            dir.until.store(self.namespace().last_cookie(), Ordering::Relaxed);
+        }
+        Ok(dir)
+    }
+
+    /// Closes a directory's handle.
+    pub fn release_dir(&self, handle: HandleId) {
+        if let Some(dir) = self.handles.dirs.remove(handle) {
+            self.files.release(dir.ino);
+        }
+    }
+}

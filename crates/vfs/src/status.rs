@@ -1,0 +1,155 @@
+//! What a running volume can tell of itself.
+
+use crate::{Vfs, error::errno};
+use serde::Serialize;
+use sluice_base::Errno;
+use sluice_object::StoreStats;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counts since the start.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub read_cached: AtomicU64,
+    pub read_stored: AtomicU64,
+    pub written: AtomicU64,
+    pub uploaded: AtomicU64,
+    pub upload_errors: AtomicU64,
+    pub fetches: AtomicU64,
+}
+
+/// Numbers of a running volume; bytes unless the name says otherwise.
+#[derive(Debug, Serialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct Status {
+    pub tier: &'static str,
+    pub inodes: u64,
+    pub held_bytes: u64,
+    pub dirty_objects: usize,
+    pub dirty_bytes: u64,
+    pub read_cached_bytes: u64,
+    pub read_stored_bytes: u64,
+    pub written_bytes: u64,
+    pub uploaded_bytes: u64,
+    pub upload_errors: u64,
+    pub fetches: u64,
+    pub open_files: usize,
+    pub journal: JournalStatus,
+    pub cache: Option<CacheStatus>,
+    pub store: StoreStatus,
+    /// Why metadata is not being checkpointed, when it is not.
+    pub trouble: Option<String>,
+}
+
+/// The log.
+#[derive(Debug, Serialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct JournalStatus {
+    pub capacity_bytes: u64,
+    pub used_bytes: u64,
+    pub written_seq: u64,
+    pub synced_seq: u64,
+    pub checkpointed_seq: u64,
+}
+
+/// The cache disk.
+#[derive(Debug, Serialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct CacheStatus {
+    pub state: String,
+    pub capacity_bytes: u64,
+    pub clean_bytes: u64,
+    pub dirty_bytes: u64,
+    pub hits: u64,
+    pub misses: u64,
+    pub evictions: u64,
+    pub corrupt_segments: u64,
+    pub io_errors: u64,
+}
+
+/// Requests to the object store.
+#[derive(Debug, Serialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct StoreStatus {
+    pub place: String,
+    pub puts: u64,
+    pub gets: u64,
+    pub deletes: u64,
+    pub other: u64,
+    pub retries: u64,
+    pub errors: u64,
+    pub sent_bytes: u64,
+    pub received_bytes: u64,
+}
+
+impl StoreStatus {
+    fn of(place: &str, stats: &StoreStats) -> Self {
+        use sluice_object::backend::RequestKind as Kind;
+        let all = || Kind::ALL.iter().map(|kind| stats.of(*kind));
+        let (puts, gets, deletes) = (stats.of(Kind::Put), stats.of(Kind::Get), stats.of(Kind::Delete));
+        Self {
+            place: place.to_string(),
+            puts: puts.requests,
+            gets: gets.requests,
+            deletes: deletes.requests,
+            other: all().map(|kind| kind.requests).sum::<u64>() - puts.requests - gets.requests - deletes.requests,
+            retries: all().map(|kind| kind.retries).sum(),
+            errors: all().map(|kind| kind.errors).sum(),
+            sent_bytes: stats.sent_bytes,
+            received_bytes: stats.received_bytes,
+        }
+    }
+}
+
+impl Vfs {
+    /// The numbers of now.
+    pub fn status(&self) -> Result<Status, Errno> {
+        let usage = self.namespace().usage().map_err(|error| errno(&error))?;
+        let (dirty_objects, dirty_bytes) = self.dirty.totals();
+        let journal = self.parts.journal.usage();
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let c = &self.counters;
+        Ok(Status {
+            tier: "journal",
+            inodes: usage.inodes.max(0) as u64,
+            held_bytes: usage.bytes.max(0) as u64,
+            dirty_objects,
+            dirty_bytes,
+            read_cached_bytes: read(&c.read_cached),
+            read_stored_bytes: read(&c.read_stored),
+            written_bytes: read(&c.written),
+            uploaded_bytes: read(&c.uploaded),
+            upload_errors: read(&c.upload_errors),
+            fetches: read(&c.fetches),
+            open_files: self.files.len(),
+            journal: JournalStatus {
+                capacity_bytes: journal.capacity_bytes,
+                used_bytes: journal.used_bytes,
+                written_seq: self.parts.journal.written().0,
+                synced_seq: self.parts.journal.synced().0,
+                checkpointed_seq: self.namespace().store().persisted().0,
+            },
+            cache: self.parts.cache.as_ref().map(|cache| {
+                let stats = cache.stats();
+                CacheStatus {
+                    state: format!("{:?}", stats.state).to_lowercase(),
+                    capacity_bytes: stats.capacity_bytes,
+                    clean_bytes: stats.clean_bytes,
+                    dirty_bytes: stats.dirty_bytes,
+                    hits: stats.hits,
+                    misses: stats.misses,
+                    evictions: stats.evictions,
+                    corrupt_segments: stats.corrupt_segments,
+                    io_errors: stats.io_errors,
+                }
+            }),
+            store: StoreStatus::of(self.parts.store.place(), &self.parts.store.stats()),
+            trouble: self.namespace().store().health().err().map(|error| error.to_string()),
+        })
+    }
+
+    /// Bytes and inodes in use, for statfs.
+    pub fn usage(&self) -> Result<(u64, u64), Errno> {
+        let usage = self.namespace().usage().map_err(|error| errno(&error))?;
+        Ok((usage.bytes.max(0) as u64, usage.inodes.max(0) as u64))
+    }
+}

@@ -1,0 +1,147 @@
+//! The parts joined, and the work that goes on in the background.
+
+use crate::{dirty::Dirty, fetch::Fetches, files::Files, handles::Handles, status::Counters, upload};
+use parking_lot::Mutex;
+use sluice_base::{Clock, Entropy, SessionId};
+use sluice_journal::{Committer, Journal};
+use sluice_meta::Namespace;
+use sluice_object::Store;
+use sluice_store::Cache;
+use std::{sync::Arc, time::Duration};
+use tokio::{
+    runtime::Handle,
+    sync::{Notify, Semaphore},
+};
+
+/// Numbers that decide how data moves.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// An object to which nobody adds is sealed after this time. Long enough that a file rewritten at once is not uploaded
+    /// twice, short enough that the store is seconds behind.
+    pub upload_delay: Duration,
+    /// Objects uploaded at once: 4 MiB of memory each.
+    pub uploads: usize,
+    /// Objects fetched ahead of a sequential reader, over all readers: 4 MiB of memory each.
+    pub prefetches: usize,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { upload_delay: Duration::from_secs(2), uploads: 4, prefetches: 8 }
+    }
+}
+
+/// What a [`Vfs`] is made of.
+pub struct Parts {
+    /// The metadata.
+    pub namespace: Arc<Namespace>,
+    /// The log.
+    pub journal: Arc<Journal>,
+    /// Syncs the log.
+    pub committer: Arc<Committer>,
+    /// The cache disk, unless there is none.
+    pub cache: Option<Arc<Cache>>,
+    /// The object store.
+    pub store: Arc<Store>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness.
+    pub entropy: Arc<dyn Entropy>,
+    /// Who writes.
+    pub session: SessionId,
+    /// Where what must wait runs.
+    pub runtime: Handle,
+}
+
+/// A mounted volume, without its front end.
+pub struct Vfs {
+    pub(crate) parts: Parts,
+    pub(crate) settings: Settings,
+    pub(crate) files: Files,
+    pub(crate) handles: Handles,
+    pub(crate) dirty: Dirty,
+    pub(crate) fetches: Fetches,
+    pub(crate) counters: Counters,
+    /// Told whenever journal or cache got room.
+    pub(crate) room: Notify,
+    /// Told when the uploader should look at once.
+    pub(crate) upload_now: Notify,
+    pub(crate) uploading: Arc<Semaphore>,
+    pub(crate) draining: std::sync::atomic::AtomicBool,
+    pub(crate) tasks: Mutex<Vec<tokio::task::JoinHandle<()>>>,
+}
+
+impl Vfs {
+    /// Joins the parts and starts the background work. `recovered` are the dirty objects that replay found.
+    pub fn start(parts: Parts, settings: Settings, recovered: crate::Recovered) -> Arc<Self> {
+        let dirty = Dirty::new(parts.cache.clone(), parts.clock.clone(), parts.entropy.clone());
+        recovered.objects.into_iter().for_each(|object| dirty.adopt(object));
+        let vfs = Arc::new(Self {
+            files: Files::default(),
+            handles: Handles::default(),
+            dirty,
+            fetches: Fetches::new(settings.prefetches),
+            counters: Counters::default(),
+            room: Notify::new(),
+            upload_now: Notify::new(),
+            uploading: Arc::new(Semaphore::new(settings.uploads)),
+            draining: false.into(),
+            tasks: Mutex::default(),
+            parts,
+            settings,
+        });
+        let runtime = vfs.parts.runtime.clone();
+        let tasks = [runtime.spawn(upload::run(Arc::downgrade(&vfs))), runtime.spawn(crate::names::reclaim(Arc::downgrade(&vfs)))];
+        vfs.tasks.lock().extend(tasks);
+        vfs
+    }
+
+    /// The metadata, for operations that concern nothing else.
+    pub fn namespace(&self) -> &Namespace {
+        &self.parts.namespace
+    }
+
+    /// Resolves when journal or cache may have room again, or after a second: who waits tries again then.
+    pub async fn room(&self) {
+        self.upload_now.notify_one();
+        let _ = tokio::time::timeout(Duration::from_secs(1), self.room.notified()).await;
+    }
+
+    /// Everything acked before this call survives power loss when the future ends well; `None` when it already does.
+    pub fn sync(&self) -> Option<impl Future<Output = Result<(), sluice_base::Errno>> + Send + 'static> {
+        let written = self.parts.journal.written();
+        if self.parts.journal.synced() >= written {
+            return None;
+        }
+        let synced = self.parts.committer.wait_synced(written);
+        Some(async move {
+            synced.await.map_err(|error| {
+                tracing::error!(%error, "a sync failed");
+                sluice_base::Errno::EIO
+            })
+        })
+    }
+
+    /// Frees what the journal no longer needs: metadata is checkpointed and data stored.
+    pub(crate) fn trim_journal(&self) {
+        let persisted = sluice_base::Seq(self.parts.namespace.store().persisted().0 + 1);
+        let needed = self.dirty.first_seq().map_or(persisted, |first| first.min(persisted));
+        if let Err(error) = self.parts.journal.free_before(needed) {
+            tracing::warn!(%error, "freeing journal segments failed");
+        }
+        self.room.notify_waiters();
+    }
+
+    /// Uploads everything, whatever its age. Resolves when nothing is dirty.
+    pub async fn drain(&self) {
+        self.draining.store(true, std::sync::atomic::Ordering::Release);
+        while self.dirty.totals().0 > 0 {
+            self.room().await;
+        }
+    }
+
+    /// Ends the background work; nothing may be called afterwards.
+    pub fn stop(&self) {
+        self.tasks.lock().drain(..).for_each(|task| task.abort());
+    }
+}

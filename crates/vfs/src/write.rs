@@ -1,0 +1,161 @@
+//! Writes: small files stay inline in the metadata, small writes travel in the log record and pack an open object, large
+//! ones go straight to a slot while the record has their address and sums.
+
+use crate::{
+    DataNote, Failure, HandleId, Vfs,
+    dirty::Reservation,
+    error::errno,
+    files::{FileData, FileState, Shape},
+};
+use sluice_base::{
+    Errno, Ino, ObjectId,
+    limits::{FILE_BYTES_MAX, INLINE_BYTES_MAX, SMALL_WRITE_BYTES},
+};
+use sluice_meta::{
+    Attachment, DataChange, SizeChange,
+    extent::{Extent, Place},
+};
+use std::{
+    collections::HashSet,
+    sync::{Arc, atomic::Ordering},
+};
+
+/// Largest piece of one log record; the journal takes records of up to 2 MiB.
+const RECORD_DATA_MAX: usize = 1 << 20;
+
+impl Vfs {
+    /// Writes to an open file. On return the bytes survive the end of this process.
+    pub fn write(&self, handle: HandleId, offset: u64, bytes: &[u8], kill_suidgid: bool) -> Result<(), Failure> {
+        let open = self.file(handle)?;
+        self.write_file(&open.file, offset, bytes, kill_suidgid)
+    }
+
+    /// Writes pages of a mapping, which may come when no handle is known.
+    pub fn write_ino(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
+        let held = self.files.with(ino);
+        self.write_file(&held.file, offset, bytes, false)
+    }
+
+    /// As [`Vfs::write`], waiting for room in journal and cache.
+    pub async fn write_later(self: Arc<Self>, handle: HandleId, offset: u64, bytes: Vec<u8>, kill: bool) -> Result<(), Errno> {
+        loop {
+            let vfs = self.clone();
+            match self.write(handle, offset, &bytes, kill) {
+                Ok(()) => return Ok(()),
+                Err(Failure::Errno(errno)) => return Err(errno),
+                Err(Failure::Wait) => vfs.room().await,
+            }
+        }
+    }
+
+    pub(crate) fn write_file(&self, file: &FileState, offset: u64, bytes: &[u8], kill_suidgid: bool) -> Result<(), Failure> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
+            return Err(Errno::EFBIG.into());
+        }
+        let mut data = file.data.write();
+        for (index, piece) in bytes.chunks(RECORD_DATA_MAX).enumerate() {
+            let offset = offset + (index * RECORD_DATA_MAX) as u64;
+            self.write_piece(file.ino, &mut data, offset, piece, kill_suidgid)?;
+        }
+        self.counters.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn write_piece(&self, ino: Ino, data: &mut FileData, offset: u64, bytes: &[u8], kill: bool) -> Result<(), Failure> {
+        let shape = self.shape(ino, data)?;
+        let end = offset + bytes.len() as u64;
+        if !shape.extents && end <= INLINE_BYTES_MAX as u64 {
+            return self.write_inline(ino, data, offset as usize, bytes, kill);
+        }
+        let body = if shape.inline { self.namespace().body(ino).map_err(|e| errno(&e))? } else { None };
+        // What the write does not cover of the inline body becomes an extent as well.
+        let kept = body.as_deref().filter(|body| offset > 0 || bytes.len() < body.len());
+        self.namespace().load_extents(ino, &mut data.extents, 0..kept.map_or(0, |b| b.len() as u64))?;
+        self.namespace().load_extents(ino, &mut data.extents, offset..end)?;
+        let mut batch = Batch::default();
+        if let Some(kept) = kept {
+            self.place(data, &mut batch, 0, kept)?;
+        }
+        self.place(data, &mut batch, offset, bytes)?;
+        let change = DataChange {
+            extents: batch.extents,
+            body: shape.inline.then_some(None),
+            size: SizeChange::AtLeast(end),
+            new_objects: batch.new.iter().map(|id| (*id, self.parts.session)).collect(),
+            attachments: batch.attachments,
+            kill_suidgid: kill,
+            touch: true,
+        };
+        self.commit(ino, data, &change)?;
+        drop(batch.reservations);
+        Ok(())
+    }
+
+    fn write_inline(&self, ino: Ino, data: &mut FileData, offset: usize, bytes: &[u8], kill: bool) -> Result<(), Failure> {
+        let shape = self.shape(ino, data)?;
+        let old = if shape.inline { self.namespace().body(ino).map_err(|e| errno(&e))? } else { None };
+        let mut body = old.map_or_else(Vec::new, |old| old.to_vec());
+        let end = offset + bytes.len();
+        if body.len() < end {
+            body.resize(end, 0);
+        }
+        body[offset..end].copy_from_slice(bytes);
+        let size = SizeChange::AtLeast(end as u64);
+        self.commit(ino, data, &DataChange { body: Some(Some(&body)), size, kill_suidgid: kill, ..DataChange::default() })
+    }
+
+    /// Commits a change and keeps the file's shape true.
+    pub(crate) fn commit(&self, ino: Ino, data: &mut FileData, change: &DataChange<'_>) -> Result<(), Failure> {
+        let result = self.namespace().change_data(ino, &mut data.extents, change);
+        match result {
+            Ok(done) => {
+                let shape = data.shape.expect("loaded before a change");
+                let inline = change.body.map_or(shape.inline, |body| body.is_some());
+                let extents = shape.extents || change.extents.iter().any(|extent| extent.place.is_some());
+                data.shape = Some(Shape { size: done.value.size, inline, extents });
+                Ok(())
+            }
+            Err(error) => {
+                data.shape = None;
+                Err(error.into())
+            }
+        }
+    }
+
+    /// Puts bytes into open objects and notes what the log record must say.
+    fn place<'a>(&self, data: &mut FileData, batch: &mut Batch<'a>, offset: u64, bytes: &'a [u8]) -> Result<(), Failure> {
+        let large = bytes.len() >= SMALL_WRITE_BYTES;
+        let mut done = 0;
+        while done < bytes.len() {
+            let (at, rest) = (offset + done as u64, &bytes[done..]);
+            let next_seq = sluice_base::Seq(self.parts.journal.written().0 + 1);
+            let reserved = self.dirty.append(&mut data.stream, at, rest, large, next_seq)?;
+            let object = &reserved.object;
+            let sums = if large { object.sums(reserved.offset, reserved.len) } else { None };
+            let in_record = if sums.is_some() { &rest[..0] } else { &rest[..reserved.len as usize] };
+            let note =
+                DataNote { object: object.id, offset: reserved.offset, len: reserved.len, slot: object.location(), sums };
+            batch.attachments.push(Attachment { header: note.encode(), data: in_record });
+            let place = Some(Place { object: object.id, offset: reserved.offset });
+            batch.extents.push(Extent { offset: at, len: reserved.len.into(), place });
+            // Another writer's commit may have failed after it began the object, so every commit offers the record; it is
+            // made once.
+            batch.new.insert(object.id);
+            done += reserved.len as usize;
+            batch.reservations.push(reserved);
+        }
+        Ok(())
+    }
+}
+
+/// What a write collects before it commits.
+#[derive(Default)]
+struct Batch<'a> {
+    extents: Vec<Extent>,
+    attachments: Vec<Attachment<'a>>,
+    new: HashSet<ObjectId>,
+    reservations: Vec<Reservation>,
+}
