@@ -44,6 +44,11 @@ impl Slab {
         self.health.note("punch", outcome)
     }
 
+    /// Takes what an earlier process wrote, and may not have synced, as written now.
+    pub(crate) fn inherit_writes(&self) {
+        self.unsynced.store(true, Ordering::Release);
+    }
+
     pub(crate) fn sync(&self) -> io::Result<()> {
         let _one = self.sync.lock();
         if !self.unsynced.swap(false, Ordering::AcqRel) {
@@ -92,10 +97,9 @@ impl Slabs {
         let bytes = u64::from(self.slots) * SLOT_BYTES;
         if file.size()? < bytes {
             file.set_size(bytes)?;
-            // The name and the size must not be what a power loss takes from synced slots.
-            file.sync_data()?;
-            self.disk.sync_dir(&self.dir)?;
         }
+        // Whoever made it may have died before this. The size is data: the first sync of written slots covers it.
+        self.disk.sync_dir(&self.dir)?;
         Ok(file)
     }
 

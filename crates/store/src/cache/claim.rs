@@ -177,6 +177,7 @@ impl Inner {
             _ => {}
         }
         let slab = self.slabs.get(at.slab)?;
+        slab.inherit_writes();
         if let Some(old) = self.take_place(index as u32, at)? {
             self.forget(&old);
             self.counters.subtract(&old);

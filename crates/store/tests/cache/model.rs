@@ -278,6 +278,7 @@ impl World {
                 }
             }
         }
+        lost.dedup();
         for id in lost {
             self.cache.discard(id);
             self.objects.remove(&id);
@@ -310,7 +311,7 @@ fn check_pinned(pin: &Pin, object: &Object) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 64, ..ProptestConfig::default() })]
     #[test]
     fn behaves_like_plain_maps(ops in prop::collection::vec(op(), 1..120)) {
         let mut world = World::new();

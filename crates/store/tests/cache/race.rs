@@ -42,7 +42,7 @@ fn readers_never_see_another_objects_bytes() {
         }
     };
     let churn = |seed: u32| {
-        for round in 0..4000u32 {
+        for round in 0..2000u32 {
             let object = id(round.wrapping_mul(2_654_435_761).wrapping_add(seed) >> 28);
             match round % 16 {
                 15 => cache.discard(object),

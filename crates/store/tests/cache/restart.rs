@@ -101,6 +101,22 @@ fn a_run_that_did_not_reach_the_disk_is_refused() {
     pin.read_at(2 * SEG, &mut [0; SEGMENT_BYTES]).unwrap();
 }
 
+/// Bytes that a killed process had written were in the page cache only: `sync` of its successor must reach them.
+#[test]
+fn sync_covers_what_an_earlier_process_wrote() {
+    let disk = MemoryDisk::default();
+    let slot = open(&disk, 4).create_dirty(id(1)).unwrap();
+    slot.append(0, &pattern(id(1), 0, 4 * SEGMENT_BYTES)).unwrap();
+    let (sums, at) = (slot.sums(), slot.location());
+    let cache = open(&disk, 4);
+    cache.adopt_dirty(id(1), at).unwrap().verify_run(0, &sums).unwrap();
+    cache.sync().unwrap();
+    for seed in 0..20 {
+        let cache = open(&disk.power_loss(seed), 4);
+        cache.adopt_dirty(id(1), at).unwrap().verify_run(0, &sums).unwrap();
+    }
+}
+
 #[test]
 fn a_place_is_adopted_over_older_stays_only() {
     let disk = MemoryDisk::default();
