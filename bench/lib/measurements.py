@@ -1,0 +1,145 @@
+"""The measurements: each takes a mounted volume and the arguments, and returns rows and every single value."""
+
+import json
+import os
+import pathlib
+import statistics
+import subprocess
+import tempfile
+
+from table import Row
+
+LIMITS = pathlib.Path(__file__).resolve().parent.parent / "limits"
+GIB = 2**30
+MIB = 2**20
+# Goals: the share of the limit that issue 2 asks for.
+METADATA_GOALS = {"create": 0.5, "write": 0.5, "stat": 0.8, "read": 0.5, "unlink": 0.5}
+HOT_READ_GOAL = 0.7
+WRITE_GOAL = 0.6
+IDLE_MIB_MAX = 48
+MILLION_MIB_MAX = 512
+
+
+def program(name, *arguments):
+    """Runs one of the limit programs; its first line is JSON."""
+    ran = subprocess.run([str(LIMITS / name), *map(str, arguments)], capture_output=True, text=True)
+    if not ran.stdout.startswith("{"):
+        raise SystemExit(f"{name} {arguments}: {ran.stdout}{ran.stderr}")
+    return json.loads(ran.stdout.splitlines()[0])
+
+
+def in_turns(rounds, limit, product):
+    """A B A B: two lists of results."""
+    values = {"limit": [], "product": []}
+    for round_number in range(rounds):
+        values["limit"].append(limit(round_number))
+        values["product"].append(product(round_number))
+    return values
+
+
+def median(values, side, key):
+    return statistics.median(value[key] for value in values[side])
+
+
+def metadata(product, args):
+    files = 200 if args.short else 5000
+    rows, raw = [], {}
+    for threads in (1, 4):
+
+        def of_product(round_number):
+            folder = product.mountpoint / f"md-{threads}-{round_number}"
+            folder.mkdir()
+            return program("mdops", folder, files, threads)
+
+        values = in_turns(args.rounds, lambda _: program("fusemd", files, threads), of_product)
+        raw[f"{threads} threads"] = values
+        for operation, goal in METADATA_GOALS.items():
+            limit, own = median(values, "limit", operation), median(values, "product", operation)
+            rows.append(Row(f"{operation}, {threads} threads", "per second", own, limit, goal))
+    return rows, raw
+
+
+def hot_read(product, args):
+    """1 MiB O_DIRECT by 4 readers of a file that was read once before; the limit copies from a file likewise."""
+    seconds = 1 if args.short else 4
+    program("fuselimit", "filecopy", "1M", 1, 4, "read", 1)  # makes the data
+    data = pathlib.Path(os.environ.get("LIMITS_DIR", os.environ.get("TMPDIR", "/tmp") + "/sluice-limits")) / "data"
+    target = product.mountpoint / "hot"
+    copy = ["dd", f"if={data}", f"of={target}", "bs=1M", "conv=fsync", "status=none"]
+    subprocess.run(copy + (["count=64"] if args.short else []), check=True)
+    subprocess.run(["dd", f"if={target}", "of=/dev/null", "bs=1M", "iflag=direct", "status=none"], check=True)
+
+    def of_product(_):
+        before = product.cpu_seconds()
+        value = program("fioread", target, "1M", 1, 4, "read", seconds)
+        value["cpu_s_per_gib"] = (product.cpu_seconds() - before) / (value["gbps"] * 1e9 * seconds / GIB)
+        return value
+
+    def of_limit(_):
+        return program("fuselimit", "filecopy", "1M", 1, 4, "read", seconds)
+
+    values = in_turns(args.rounds, of_limit, of_product)
+    own, limit = median(values, "product", "gbps"), median(values, "limit", "gbps")
+    return [
+        Row("hot read, 1 MiB O_DIRECT x4", "GB/s", own, limit, HOT_READ_GOAL),
+        Row("the same, CPU of the mount", "s/GiB", median(values, "product", "cpu_s_per_gib")),
+    ], values
+
+
+def write_once(path, mib):
+    """One fio run: sequential 1 MiB writes, fsync at the end, which counts."""
+    with tempfile.NamedTemporaryFile() as out:
+        command = ["fio", "--name=write", f"--filename={path}", "--rw=write", "--bs=1M", f"--size={mib}M"]
+        command += ["--ioengine=psync", "--end_fsync=1", "--refill_buffers", "--output-format=json", f"--output={out.name}"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        job = json.load(open(out.name))["jobs"][0]
+    # The longer of the two: versions of fio differ in which of them has the final fsync in it.
+    seconds = max(job["write"]["runtime"], job["job_runtime"]) / 1000
+    os.unlink(path)
+    return {"gbps": mib * MIB / seconds / 1e9}
+
+
+def sequential_write(product, args):
+    mib = 32 if args.short else 1024
+
+    def of_product(_):
+        before = product.cpu_seconds()
+        value = write_once(product.mountpoint / "write", mib)
+        value["cpu_s_per_gib"] = (product.cpu_seconds() - before) / (mib / 1024)
+        return value
+
+    values = in_turns(args.rounds, lambda _: write_once(product.scratch / "write", mib), of_product)
+    own, limit = median(values, "product", "gbps"), median(values, "limit", "gbps")
+    return [
+        Row("sequential write, 1 MiB, fsync at the end", "GB/s", own, limit, WRITE_GOAL),
+        Row("the same, CPU of the mount", "s/GiB", median(values, "product", "cpu_s_per_gib")),
+    ], values
+
+
+def idle_memory(product, _args):
+    subprocess.run(["ls", str(product.mountpoint)], check=True)
+    value = product.rss_mib()
+    return [Row("memory of an idle mount", "MiB", value, None, IDLE_MIB_MAX)], value
+
+
+def million_memory(product, args):
+    """A million empty files, 1000 to a directory."""
+    directories = 2 if args.short else 1000
+    for directory in range(directories):
+        folder = product.mountpoint / f"{directory}"
+        folder.mkdir()
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        for file in range(1000):
+            os.close(os.open(f"{file}", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644, dir_fd=fd))
+        os.close(fd)
+    value = product.rss_mib()
+    return [Row(f"memory after creating {directories * 1000:,} files", "MiB", value, None, MILLION_MIB_MAX)], value
+
+
+MEASUREMENTS = {
+    "idle-memory": idle_memory,
+    "metadata": metadata,
+    "hot-read": hot_read,
+    "sequential-write": sequential_write,
+    "memory-million": million_memory,
+}
