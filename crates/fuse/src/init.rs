@@ -82,7 +82,8 @@ pub(crate) fn negotiate(config: &Config, kernel: &InitIn) -> Result<(InitOut, Ne
         minor: minor.min(MINOR),
         flags,
         max_write,
-        max_readahead: config.max_readahead.min(kernel.max_readahead.max(config.max_readahead)),
+        // The kernel takes the lesser of this and its device's; the session raises the latter.
+        max_readahead: config.max_readahead,
     };
     let out = InitOut {
         major: MAJOR,

@@ -244,6 +244,14 @@ fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
+/// A clone of its own for a reactor; where users may not open /dev/fuse themselves, the one that fusermount3 passed.
+fn clone_or_share(device: &Arc<Device>) -> Arc<Device> {
+    device.try_clone().map(Arc::new).unwrap_or_else(|error| {
+        tracing::info!(%error, "reactors share one channel to the kernel: /dev/fuse cannot be opened again");
+        Arc::clone(device)
+    })
+}
+
 fn start_reactors(
     shared: &Arc<Shared>,
     device: &Arc<Device>,
@@ -254,7 +262,7 @@ fn start_reactors(
     let later_max = config.later_max.div_ceil(count).max(1);
     let mut reactors = Vec::with_capacity(count);
     for (index, peer) in shared.peers.iter().enumerate() {
-        let device = if index == 0 { Arc::clone(device) } else { Arc::new(device.try_clone()?) };
+        let device = if index == 0 { Arc::clone(device) } else { clone_or_share(device) };
         reactors.push(Reactor::new(Arc::clone(shared), Arc::clone(peer), device, later_max, negotiated.max_write)?);
     }
     let mut threads = Vec::with_capacity(count);

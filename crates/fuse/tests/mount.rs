@@ -96,7 +96,11 @@ fn files_and_directories() {
     assert_eq!((names.len(), names[2999].to_str()), (3001, Some("2999")));
     fs::remove_file(setup.path("d/file")).unwrap();
     assert_eq!(fs::metadata(setup.path("d/file")).unwrap_err().kind(), ErrorKind::NotFound);
-    assert!(setup.session.negotiated().max_write == 1 << 20);
+    assert_eq!(setup.session.negotiated().max_write, 1 << 20);
+    let device = rustix::fs::stat(setup.directory.path()).unwrap().st_dev;
+    let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
+    let read_ahead = fs::read_to_string(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb")).unwrap();
+    assert_eq!(read_ahead.trim(), "1024");
     let counts = setup.session.counts();
     assert!(counts.requests(Class::Namespace) >= 3002 && counts.requests(Class::Write) >= 5);
     assert_eq!((counts.replies_lost, counts.panics), (0, 0));
