@@ -147,6 +147,11 @@ impl Vfs {
         })
     }
 
+    /// Objects and bytes that are not stored yet.
+    pub fn dirty_totals(&self) -> (usize, u64) {
+        self.dirty.totals()
+    }
+
     /// Bytes and inodes in use, for statfs.
     pub fn usage(&self) -> Result<(u64, u64), Errno> {
         let usage = self.namespace().usage().map_err(|error| errno(&error))?;

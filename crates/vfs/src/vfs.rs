@@ -123,7 +123,7 @@ impl Vfs {
     }
 
     /// Frees what the journal no longer needs: metadata is checkpointed and data stored.
-    pub(crate) fn trim_journal(&self) {
+    pub fn trim_journal(&self) {
         let persisted = sluice_base::Seq(self.parts.namespace.store().persisted().0 + 1);
         let needed = self.dirty.first_seq().map_or(persisted, |first| first.min(persisted));
         if let Err(error) = self.parts.journal.free_before(needed) {

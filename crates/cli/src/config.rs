@@ -1,0 +1,103 @@
+//! What a volume's directory says of itself: `DIR/meta/volume.json`, and the same in the store.
+
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+use sluice_base::VolumeId;
+use sluice_object::StoreUrl;
+use std::{
+    fs::{self, File},
+    io::Write,
+    path::{Path, PathBuf},
+};
+
+/// The newest layout of a volume's directory and store that this version knows.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// A volume's identity and place.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct VolumeConfig {
+    /// Layout of directory and store.
+    pub format_version: u32,
+    /// The volume's id: 32 hexadecimal digits.
+    pub id: String,
+    /// Where its objects are. A relative `file:` path is meant from the volume's directory.
+    pub store: String,
+}
+
+/// The directory that META names: `local:DIR` or plain DIR.
+pub fn volume_dir(meta: &str) -> anyhow::Result<PathBuf> {
+    let path = meta.strip_prefix("local:").unwrap_or(meta);
+    if path.is_empty() {
+        bail!("`{meta}` names no volume: write local:DIR or DIR");
+    }
+    if meta.starts_with("sluice://") {
+        bail!("`{meta}`: this version serves volumes on one host only; name its directory, local:DIR");
+    }
+    std::path::absolute(path).with_context(|| format!("the path `{path}`"))
+}
+
+fn config_path(dir: &Path) -> PathBuf {
+    dir.join("meta/volume.json")
+}
+
+impl VolumeConfig {
+    /// The configuration of the volume in `dir`; `None` when there is no volume.
+    pub fn load(dir: &Path) -> anyhow::Result<Option<Self>> {
+        let path = config_path(dir);
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => return Ok(None),
+            Err(error) => return Err(error).with_context(|| format!("reading {}", path.display())),
+        };
+        let config = Self::parse(&text).with_context(|| format!("{}", path.display()))?;
+        Ok(Some(config))
+    }
+
+    /// Parses the JSON; a newer version is refused before anything else is looked at.
+    pub fn parse(text: &str) -> anyhow::Result<Self> {
+        let value: serde_json::Value = serde_json::from_str(text).context("not a volume's configuration")?;
+        let version = value.get("format_version").and_then(serde_json::Value::as_u64).context("it has no format_version")?;
+        if version > u64::from(FORMAT_VERSION) {
+            bail!(
+                "the volume has format {version}, this sluice knows up to {FORMAT_VERSION}; use a newer sluice. Nothing was touched"
+            );
+        }
+        let config: Self = serde_json::from_value(value).context("not a volume's configuration")?;
+        config.id()?;
+        Ok(config)
+    }
+
+    /// Writes the configuration so that a crash leaves the old one or the new one.
+    pub fn save(&self, dir: &Path) -> anyhow::Result<()> {
+        let path = config_path(dir);
+        let parent = path.parent().expect("it has one");
+        let temporary = path.with_extension("tmp");
+        fs::create_dir_all(parent).with_context(|| format!("making {}", parent.display()))?;
+        let write = || {
+            let mut file = File::create(&temporary)?;
+            file.write_all(self.to_json().as_bytes())?;
+            file.sync_all()?;
+            fs::rename(&temporary, &path)?;
+            File::open(parent)?.sync_all()
+        };
+        write().with_context(|| format!("writing {}", path.display()))
+    }
+
+    /// The JSON, as kept in the directory and in the store.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("plain data") + "\n"
+    }
+
+    /// The volume's id.
+    pub fn id(&self) -> anyhow::Result<VolumeId> {
+        self.id.parse().with_context(|| format!("the volume id `{}`", self.id))
+    }
+
+    /// Where the objects are.
+    pub fn store_url(&self, dir: &Path) -> anyhow::Result<StoreUrl> {
+        Ok(match self.store.parse::<StoreUrl>()? {
+            StoreUrl::File(path) => StoreUrl::File(dir.join(path)),
+            other => other,
+        })
+    }
+}

@@ -1,0 +1,57 @@
+//! Sizes and times as people write them.
+
+use std::time::Duration;
+
+/// A size in bytes: digits with an optional K, M, G or T (1024 each), `4G`, `512M`.
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let (digits, factor) = match text.strip_suffix(['k', 'K', 'm', 'M', 'g', 'G', 't', 'T']) {
+        Some(digits) => {
+            let unit = text.as_bytes()[text.len() - 1].to_ascii_uppercase();
+            (digits, 1u64 << (10 * (1 + "KMGT".bytes().position(|u| u == unit).unwrap_or(0))))
+        }
+        None => (text, 1),
+    };
+    let number: u64 = digits.parse().map_err(|_| format!("`{text}` is not a size: write 512M or 10G"))?;
+    number.checked_mul(factor).ok_or_else(|| format!("`{text}` is too large"))
+}
+
+/// A time: digits with ms, s, m or h.
+pub fn parse_time(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("`{text}` is not a time: write 500ms, 10s, 5m or 1h");
+    let split = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+    let number: u64 = text[..split].parse().map_err(|_| wrong())?;
+    let ms = match &text[split..] {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err(wrong()),
+    };
+    number.checked_mul(ms).map(Duration::from_millis).ok_or_else(wrong)
+}
+
+/// A size for people: `1.5 GiB`.
+pub fn show_size(bytes: u64) -> String {
+    indicatif::BinaryBytes(bytes).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        assert_eq!(parse_size("512"), Ok(512));
+        assert_eq!(parse_size("4K"), Ok(4096));
+        assert_eq!(parse_size("2g"), Ok(2 << 30));
+        assert!(parse_size("").is_err() && parse_size("G").is_err() && parse_size("4X").is_err());
+        assert!(parse_size("99999999999T").is_err());
+    }
+
+    #[test]
+    fn times() {
+        assert_eq!(parse_time("500ms"), Ok(Duration::from_millis(500)));
+        assert_eq!(parse_time("2h"), Ok(Duration::from_secs(7200)));
+        assert!(parse_time("5").is_err() && parse_time("s").is_err());
+    }
+}

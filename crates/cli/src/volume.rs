@@ -1,0 +1,235 @@
+//! Opening a volume that lives in a local directory: lock, tables, journal replay, cache, store.
+
+use crate::{
+    config::{FORMAT_VERSION, VolumeConfig},
+    lock::VolumeLock,
+};
+use anyhow::{Context, anyhow, bail};
+use bytes::Bytes;
+use sluice_base::{Clock, Entropy, OsEntropy, Seq, SystemClock, VolumeId, disk::RealDisk};
+use sluice_journal::{Committer, Journal, JournalError, JournalOptions, Syncable};
+use sluice_meta::{
+    Caller, Namespace,
+    store::{LsmOptions, LsmTables, MemoryLog, MetaStore, Options, Tables, replay},
+};
+use sluice_object::{AwsSettings, PutMode, Store, StoreError, StoreOptions, VOLUME_MARKER};
+use sluice_store::{Cache, CacheOptions};
+use sluice_vfs::{JournalLog, Recovered, replay_data};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
+
+/// How a volume is opened.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// Room for the cache; 0 goes without.
+    pub cache_bytes: u64,
+    /// Room for the journal.
+    pub journal_bytes: u64,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self { cache_bytes: 10 << 30, journal_bytes: 1 << 30 }
+    }
+}
+
+/// An open volume. The fields are dropped in this order: the lock goes last.
+pub struct Volume {
+    /// Its rules over its tables.
+    pub namespace: Arc<Namespace>,
+    /// Its log.
+    pub journal: Arc<Journal>,
+    /// Syncs the log.
+    pub committer: Arc<Committer>,
+    /// Its cache disk.
+    pub cache: Option<Arc<Cache>>,
+    /// Its object store.
+    pub store: Arc<Store>,
+    /// What the journal held that is not stored yet.
+    pub recovered: Recovered,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Randomness.
+    pub entropy: Arc<dyn Entropy>,
+    /// Who it is.
+    pub config: VolumeConfig,
+    /// Where it is.
+    pub dir: PathBuf,
+    /// Held as long as anything above is used.
+    pub lock: VolumeLock,
+}
+
+/// Makes a volume in `dir`. With `force`, a volume that is there is replaced: its metadata, journal and cache go, the objects
+/// stay in the store for `gc`.
+pub async fn format(dir: &Path, store: &str, force: bool) -> anyhow::Result<VolumeConfig> {
+    let existing = VolumeConfig::load(dir);
+    if !force {
+        if let Some(existing) = &existing? {
+            bail!("{} holds volume {} already; --force makes a new one and forgets every file of the old one", dir.display(), existing.id);
+        }
+        let foreign = fs::read_dir(dir).ok().and_then(|mut entries| entries.find_map(|entry| Some(entry.ok()?.file_name())));
+        if let Some(name) = foreign.filter(|name| name != "lock") {
+            bail!("{} is not empty (it holds {}) and no volume; choose an empty directory", dir.display(), name.to_string_lossy());
+        }
+    }
+    fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+    let _lock = VolumeLock::take(dir)?;
+    let id = VolumeId::random(&OsEntropy);
+    let config = VolumeConfig { format_version: FORMAT_VERSION, id: id.to_string(), store: store.to_string() };
+    let store = open_store(&config, dir, true)?;
+    store.probe().await.map_err(|error| anyhow!("{error}"))?;
+    let mode = if force { PutMode::Overwrite } else { PutMode::Create };
+    match store.put_blob(VOLUME_MARKER, Bytes::from(config.to_json()), mode).await {
+        Ok(()) => {}
+        Err(StoreError::Exists { .. }) => {
+            bail!("{} holds a volume already; choose another prefix, or --force to make a new volume there", store.place())
+        }
+        Err(error) => return Err(error).with_context(|| format!("writing to {}", store.place())),
+    }
+    for part in ["meta", "journal", "cache"] {
+        match fs::remove_dir_all(dir.join(part)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("removing the old {part} of {}", dir.display()));
+            }
+            _ => {}
+        }
+    }
+    config.save(dir)?;
+    Ok(config)
+}
+
+fn open_store(config: &VolumeConfig, dir: &Path, short: bool) -> anyhow::Result<Store> {
+    let url = config.store_url(dir)?;
+    if let sluice_object::StoreUrl::File(path) = &url {
+        fs::create_dir_all(path).with_context(|| format!("making {}", path.display()))?;
+    }
+    let mut options = StoreOptions { aws: AwsSettings::from_process(), ..StoreOptions::default() };
+    if short {
+        // Somebody waits at a terminal: a store that does not answer is reported, not waited for.
+        (options.attempts_max, options.deadline, options.attempt_timeout) = (3, Duration::from_secs(10), Duration::from_secs(5));
+    }
+    Store::open(&url, options).with_context(|| format!("the store {}", config.store))
+}
+
+/// That the store holds this volume and lets us in. A store that is down is no obstacle: cached reads and journalled writes
+/// go on without it.
+pub async fn check_store(config: &VolumeConfig, dir: &Path) -> anyhow::Result<()> {
+    let store = open_store(config, dir, true)?;
+    match store.get_blob(VOLUME_MARKER).await {
+        Ok(bytes) => {
+            let found = VolumeConfig::parse(&String::from_utf8_lossy(&bytes)).with_context(|| format!("{VOLUME_MARKER} in {}", store.place()))?;
+            if found.id != config.id {
+                bail!("{} holds volume {}, not {}: the wrong bucket or prefix?", store.place(), found.id, config.id);
+            }
+            Ok(())
+        }
+        Err(StoreError::NotFound { .. }) => {
+            bail!("{} holds no volume ({VOLUME_MARKER} is missing): the wrong bucket or prefix?", store.place())
+        }
+        Err(error) if error.is_retryable() => {
+            tracing::warn!(%error, "the store does not answer; going on with what is cached");
+            eprintln!("sluice: warning: {} does not answer ({error}); going on with what is cached", store.place());
+            Ok(())
+        }
+        Err(error) => Err(error).with_context(|| format!("the store {}", store.place())),
+    }
+}
+
+fn journal_options(dir: &Path, id: VolumeId, bytes: u64, first_seq: Seq) -> JournalOptions {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().replace('-', "");
+    let boot_id = boot.trim().parse::<VolumeId>().map_or([0; 16], |id| id.0);
+    // A crossing of segments syncs; many small ones would do it often, few large ones free late.
+    let segment_bytes = (bytes / 16).clamp(1 << 20, 64 << 20) & !4095;
+    JournalOptions { segment_bytes, capacity_bytes: bytes, first_seq, boot_id, ..JournalOptions::new(dir.join("journal"), id) }
+}
+
+/// The journal's options, for `fsck --repair` to cut a damaged one.
+pub fn journal_repair_options(dir: &Path, config: &VolumeConfig, bytes: u64) -> anyhow::Result<JournalOptions> {
+    Ok(journal_options(dir, config.id()?, bytes, Seq(1)))
+}
+
+struct CacheSync(Arc<Cache>);
+
+impl Syncable for CacheSync {
+    fn sync(&self) -> std::io::Result<()> {
+        self.0.sync()
+    }
+}
+
+/// A damaged journal, as an error that `fsck` can recognize.
+pub fn is_corrupt_journal(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref::<JournalError>(), Some(JournalError::Corrupt { .. }))
+}
+
+impl Volume {
+    /// Opens the volume in `dir`: replays the journal into the tables, finds data that is not stored yet.
+    pub fn open(dir: &Path, options: &OpenOptions) -> anyhow::Result<Self> {
+        let config = VolumeConfig::load(dir)?;
+        let config = config.ok_or_else(|| anyhow!("{} holds no volume; `sluice up` or `sluice format` makes one", dir.display()))?;
+        let lock = VolumeLock::take(dir)?;
+        let (id, clock): (_, Arc<dyn Clock>) = (config.id()?, Arc::new(SystemClock::default()));
+        let tables = LsmTables::open(&dir.join("meta/tables"), LsmOptions::default());
+        let tables = Arc::new(tables.with_context(|| format!("opening the metadata of {}", dir.display()))?);
+        let disk = Arc::new(RealDisk);
+        let cache = open_cache(dir, id, options, clock.clone())?;
+
+        // First the metadata of every record, then, when it is known which objects are not stored yet, their data.
+        let first_seq = Seq(tables.persisted().0 + 1);
+        let journal_options = journal_options(dir, id, options.journal_bytes, first_seq);
+        let mut apply = |seq, record: &[u8]| {
+            replay(&*tables, seq, record, &mut |_, _, _| {}).map_err(|error| JournalError::Replay { seq, source: error.into() })
+        };
+        let (journal, found) = Journal::open(disk.clone(), journal_options.clone(), &mut apply)?;
+        if found.last_seq < tables.persisted() {
+            bail!(
+                "the journal of {} ends at record {}, the metadata has seen {}: is this the journal of an older copy?",
+                dir.display(),
+                found.last_seq,
+                tables.persisted()
+            );
+        }
+        let (journal, recovered) = match &cache {
+            Some(cache) => {
+                drop(journal);
+                let view = Arc::new(MetaStore::new(tables.clone(), Arc::new(MemoryLog::default()), found.last_seq, Options::default()));
+                let mut data = replay_data(&Namespace::new(view, clock.clone()), cache)?;
+                let mut restore = |seq, record: &[u8]| {
+                    let parsed = sluice_meta::store::Record::parse(record);
+                    let parsed = parsed.map_err(|error| JournalError::Replay { seq, source: error.into() })?;
+                    parsed.attachments().iter().for_each(|(header, bytes)| data.attachment(seq, header, bytes));
+                    Ok(())
+                };
+                let (journal, _) = Journal::open(disk, journal_options, &mut restore)?;
+                (journal, data.finish())
+            }
+            None => (journal, Recovered::default()),
+        };
+        let journal = Arc::new(journal);
+        let also_sync = cache.iter().map(|cache| Arc::new(CacheSync(cache.clone())) as Arc<dyn Syncable>).collect();
+        let committer = Committer::start(journal.clone(), also_sync, Duration::from_secs(1));
+        let log = Arc::new(JournalLog::new(journal.clone(), committer.clone()));
+        let store = Arc::new(MetaStore::new(tables, log, found.last_seq, Options::default()));
+        let namespace = Arc::new(Namespace::new(store, clock.clone()));
+        let process = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        namespace.format(Caller { uid: process.0, gid: process.1 })?;
+        let objects = Arc::new(open_store(&config, dir, false)?);
+        let (dir, entropy) = (dir.to_path_buf(), Arc::new(OsEntropy));
+        Ok(Self { namespace, journal, committer, cache, store: objects, recovered, clock, entropy, config, dir, lock })
+    }
+}
+
+fn open_cache(dir: &Path, volume: VolumeId, options: &OpenOptions, clock: Arc<dyn Clock>) -> anyhow::Result<Option<Arc<Cache>>> {
+    if options.cache_bytes == 0 {
+        return Ok(None);
+    }
+    let path = dir.join("cache");
+    fs::create_dir_all(&path).with_context(|| format!("making {}", path.display()))?;
+    let capacity_bytes = options.cache_bytes;
+    let cache = Cache::open(Arc::new(RealDisk), CacheOptions { dir: path.clone(), capacity_bytes, volume }, clock);
+    let cache = cache.with_context(|| format!("opening the cache {}", path.display()))?;
+    Ok(Some(Arc::new(cache)))
+}
