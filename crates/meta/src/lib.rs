@@ -6,6 +6,7 @@
 
 mod error;
 pub mod extent;
+pub mod fsck;
 mod keys;
 mod namespace;
 pub mod records;

@@ -15,6 +15,7 @@ pub use attributes::{SetAttributes, SetTime, atime_is_due};
 pub use data::{Attachment, DataChange, SizeChange};
 pub use directory::DirEntry;
 pub use names::{NewNode, Unlinked};
+pub(crate) use names::{count, put_entry};
 pub use rename::RenameMode;
 pub use xattrs::XattrMode;
 
@@ -164,7 +165,7 @@ impl Namespace {
 }
 
 /// An inode with one link and all times `now`.
-fn new_inode(mode: u32, uid: u32, gid: u32, now: Timestamp) -> Inode {
+pub(crate) fn new_inode(mode: u32, uid: u32, gid: u32, now: Timestamp) -> Inode {
     let (atime, mtime, ctime, btime) = (now, now, now, now);
     let parent = Ino(0);
     let (nlink, rdev, flags, size, held_bytes, change) = (1, 0, 0, 0, 0, 1);
@@ -172,7 +173,7 @@ fn new_inode(mode: u32, uid: u32, gid: u32, now: Timestamp) -> Inode {
 }
 
 /// A name that a directory may hold.
-fn check_name(name: &[u8]) -> Result<()> {
+pub(crate) fn check_name(name: &[u8]) -> Result<()> {
     match name {
         b"" => Err(Error::NotFound),
         b"." | b".." => Err(Error::Exists),

@@ -228,7 +228,7 @@ pub(super) fn find(txn: &mut Txn<'_>, dir: Ino, name: &[u8]) -> Result<Dirent> {
 }
 
 /// Writes an entry under its name and under its cookie.
-pub(super) fn put_entry(txn: &mut Txn<'_>, dir: Ino, name: &[u8], entry: Dirent) {
+pub(crate) fn put_entry(txn: &mut Txn<'_>, dir: Ino, name: &[u8], entry: Dirent) {
     txn.put(&keys::entry(dir, name), Dirent::encode(entry.ino, entry.kind, entry.cookie, b""));
     txn.put(&keys::cookie(dir, entry.cookie), Dirent::encode(entry.ino, entry.kind, entry.cookie, name));
 }
@@ -239,7 +239,7 @@ pub(super) fn remove_entry(txn: &mut Txn<'_>, dir: Ino, name: &[u8], entry: &Dir
 }
 
 /// A directory gained or lost entries and subdirectories now.
-pub(super) fn count(txn: &mut Txn<'_>, dir: Ino, entries: i64, subdirs: i32, now: Timestamp) {
+pub(crate) fn count(txn: &mut Txn<'_>, dir: Ino, entries: i64, subdirs: i32, now: Timestamp) {
     let delta = DirDelta { nlink: subdirs, entries, mtime: Some(now), ctime: Some(now) };
     txn.merge(&keys::dir_stat(dir), Box::new(delta));
 }
