@@ -121,10 +121,18 @@ impl Volume {
             ended = child.try_wait().expect("wait");
             ended.is_some() || (device_of(mountpoint).is_some() && device_of(mountpoint) != before)
         });
-        let mount =
+        let is_mounted = || device_of(mountpoint).is_some() && device_of(mountpoint) != before;
+        let mut mount =
             Mount { child: Some(child), mountpoint: mountpoint.to_owned(), log_path, log_start, volume: self.clone() };
-        if ended.is_none() && device_of(mountpoint).is_some() && device_of(mountpoint) != before {
+        if ended.is_none() && is_mounted() {
             return Ok(mount);
+        }
+        if !is_mounted()
+            && let Some(mut child) = mount.child.take()
+        {
+            // Not the guard's way: what it would detach is somebody else's mount.
+            let _ = child.kill();
+            let _ = child.wait();
         }
         Err(Ran {
             command: format!("{command:?}"),

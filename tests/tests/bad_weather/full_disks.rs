@@ -16,15 +16,20 @@ use crate::{needs_binary, noise};
 
 const MIB: usize = 1 << 20;
 
-/// A disk of its own for one folder of a volume. Dropped after the mount and before the volume's directory goes.
+/// A disk of its own for one folder of a volume, with what the folder held. Dropped after the mount and before the volume's directory goes.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
     fn new(path: PathBuf, mib: u32) -> Self {
-        fs::create_dir_all(&path).unwrap();
+        let old = path.with_extension("old");
+        fs::rename(&path, &old).unwrap();
+        fs::create_dir(&path).unwrap();
         let options = std::ffi::CString::new(format!("size={mib}m")).unwrap();
         mount("tmpfs", &path, "tmpfs", MountFlags::empty(), &*options).expect("mount tmpfs");
-        Self(path)
+        let disk = Self(path);
+        sluice_tests::shell(&old, &format!("cp -a --sparse=always . {}", disk.0.display()));
+        fs::remove_dir_all(&old).unwrap();
+        disk
     }
 }
 
@@ -40,6 +45,7 @@ impl Drop for SmallDisk {
 fn the_cache_disk_is_full() {
     needs_binary!();
     let volume = Volume::new().option("--cache-size", "4G");
+    volume.up().umount();
     let disk = SmallDisk::new(volume.dir().join("cache"), 48);
     let mount = volume.up();
     for i in 0..10 {
@@ -60,6 +66,7 @@ fn the_cache_disk_is_full() {
 fn the_journal_disk_is_full() {
     needs_binary!();
     let volume = Volume::new().option("--journal-size", "4G");
+    volume.up().umount();
     let disk = SmallDisk::new(volume.dir().join("journal"), 48);
     let mount = volume.up();
     let written = fill(&mount);
