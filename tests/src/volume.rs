@@ -109,7 +109,10 @@ impl Volume {
         let log_start = log.metadata().expect("stat").len();
         let mut command = self.command(["up".as_ref(), self.dir().as_os_str(), mountpoint.as_os_str()]);
         command.args(&self.options);
+        // A dead mount that is taken away first uncovers the directory below: that is a change, but not yet a mount.
+        let below = mountpoint.parent().and_then(device_of);
         let before = device_of(mountpoint);
+        let is_mounted = || device_of(mountpoint).is_some_and(|now| Some(now) != before && Some(now) != below);
         let mut child = command
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("dup"))
@@ -119,9 +122,8 @@ impl Volume {
         let mut ended = None;
         eventually(START_LIMIT, || {
             ended = child.try_wait().expect("wait");
-            ended.is_some() || (device_of(mountpoint).is_some() && device_of(mountpoint) != before)
+            ended.is_some() || is_mounted()
         });
-        let is_mounted = || device_of(mountpoint).is_some() && device_of(mountpoint) != before;
         let mut mount =
             Mount { child: Some(child), mountpoint: mountpoint.to_owned(), log_path, log_start, volume: self.clone() };
         if ended.is_none() && is_mounted() {
