@@ -109,10 +109,8 @@ impl Volume {
         let log_start = log.metadata().expect("stat").len();
         let mut command = self.command(["up".as_ref(), self.dir().as_os_str(), mountpoint.as_os_str()]);
         command.args(&self.options);
-        // A dead mount that is taken away first uncovers the directory below: that is a change, but not yet a mount.
-        let below = mountpoint.parent().and_then(device_of);
         let before = device_of(mountpoint);
-        let is_mounted = || device_of(mountpoint).is_some_and(|now| Some(now) != before && Some(now) != below);
+        let is_mounted = || device_of(mountpoint).is_some_and(|now| Some(now) != before);
         let mut child = command
             .stdin(Stdio::null())
             .stdout(log.try_clone().expect("dup"))
@@ -208,8 +206,15 @@ impl Mount {
         self.volume.sluice(["status".as_ref(), self.mountpoint.as_os_str(), "--json".as_ref()]).ok().json()
     }
 
+    /// Ends the process as a crash would, then takes the dead mount away.
+    pub fn kill9(self) {
+        let mountpoint = self.mountpoint.clone();
+        self.kill9_and_leave_the_mount_point();
+        rustix::mount::unmount(&mountpoint, UnmountFlags::DETACH).expect("detach the dead mount");
+    }
+
     /// Ends the process as a crash would. The mount point stays behind, dead, as it does after a real crash.
-    pub fn kill9(mut self) {
+    pub fn kill9_and_leave_the_mount_point(mut self) {
         let mut child = self.child.take().expect("running");
         child.kill().expect("kill");
         child.wait().expect("wait");
@@ -251,9 +256,6 @@ impl Drop for Mount {
             if std::thread::panicking() {
                 eprintln!("the mount process said:\n{}", self.log());
             }
-        } else if device_of(&self.mountpoint).is_none() {
-            // A killed mount leaves a mount point that answers ENOTCONN.
-            let _ = rustix::mount::unmount(&self.mountpoint, UnmountFlags::DETACH);
         }
     }
 }

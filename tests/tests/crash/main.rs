@@ -82,9 +82,11 @@ fn up_again_over_the_dead_mount_point() {
     let volume = Volume::new();
     let mount = volume.up();
     std::fs::write(mount.path("f"), b"written before the crash").unwrap();
-    mount.kill9();
-    let mount = volume.up();
-    assert_eq!(std::fs::read(mount.path("f")).unwrap(), b"written before the crash");
-    mount.umount();
+    mount.kill9_and_leave_the_mount_point();
+    let (dir, mountpoint) = (volume.dir(), volume.mountpoint());
+    // Detached, because only the command knows when the new mount has replaced the dead one.
+    volume.sluice(["up".as_ref(), dir.as_os_str(), mountpoint.as_os_str(), "-d".as_ref()]).ok();
+    assert_eq!(std::fs::read(mountpoint.join("f")).unwrap(), b"written before the crash");
+    volume.sluice(["umount".as_ref(), mountpoint.as_os_str()]).ok();
     volume.fsck_is_clean();
 }
