@@ -34,7 +34,8 @@ test-unit: deps ## The tests of the crates
 	$(CARGO) test --workspace --exclude sluice-tests --locked
 
 test-end-to-end: deps build ## The tests of the binary: kernel mount, real programs, real object store
-	$(CARGO) test --package sluice-tests --locked
+	# A hang must fail the run, with what was printed until then.
+	timeout 1500 $(CARGO) test --package sluice-tests --locked --no-fail-fast
 
 pjdfstest: deps build ## The POSIX suite of the pjdfstest crate on a mount
 	scripts/pjdfstest
