@@ -71,8 +71,10 @@ pub async fn format(dir: &Path, store: &str, force: bool) -> anyhow::Result<Volu
         if let Some(existing) = &existing? {
             bail!("{} holds volume {} already; --force makes a new one and forgets every file of the old one", dir.display(), existing.id);
         }
-        let foreign = fs::read_dir(dir).ok().and_then(|mut entries| entries.find_map(|entry| Some(entry.ok()?.file_name())));
-        if let Some(name) = foreign.filter(|name| name != "lock") {
+        // Disks may have been mounted for its parts already.
+        let ours = |name: &std::ffi::OsString| ["lock", "log", "meta", "cache", "journal", "objects"].iter().any(|part| name == *part);
+        let names = fs::read_dir(dir).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.file_name()));
+        if let Some(name) = names.into_iter().find(|name| !ours(name)) {
             bail!("{} is not empty (it holds {}) and no volume; choose an empty directory", dir.display(), name.to_string_lossy());
         }
     }
@@ -91,15 +93,26 @@ pub async fn format(dir: &Path, store: &str, force: bool) -> anyhow::Result<Volu
         Err(error) => return Err(error).with_context(|| format!("writing to {}", store.place())),
     }
     for part in ["meta", "journal", "cache"] {
-        match fs::remove_dir_all(dir.join(part)) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                return Err(error).with_context(|| format!("removing the old {part} of {}", dir.display()));
-            }
-            _ => {}
-        }
+        empty_dir(&dir.join(part)).with_context(|| format!("removing the old {part} of {}", dir.display()))?;
     }
     config.save(dir)?;
     Ok(config)
+}
+
+/// Removes what is in a directory, not the directory, which may be a mount point. `lost+found` is the disk's own.
+fn empty_dir(path: &Path) -> std::io::Result<()> {
+    let entries = match fs::read_dir(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        other => other?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_name() == "lost+found" {
+            continue;
+        }
+        if entry.file_type()?.is_dir() { fs::remove_dir_all(entry.path())? } else { fs::remove_file(entry.path())? }
+    }
+    Ok(())
 }
 
 fn open_store(config: &VolumeConfig, dir: &Path, short: bool) -> anyhow::Result<Store> {

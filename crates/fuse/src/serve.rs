@@ -46,8 +46,10 @@ impl Handler for VfsHandler {
         }
     }
 
-    // Inode numbers are never reused and unlinked files live as long as their handles, so there is nothing to count.
-    fn forget(&self, _nodeid: u64, _lookups: u64) {}
+    // The kernel gives all its references to an inode back at once, when it evicts it; only unlinked ones matter.
+    fn forget(&self, nodeid: u64, _lookups: u64) {
+        self.vfs.forget(Ino(nodeid));
+    }
 
     fn destroyed(&self) {
         (self.on_end)();
@@ -79,7 +81,7 @@ impl VfsHandler {
                     self.vfs.write(HandleId(fh), offset, data, kill_suidgid)
                 };
                 match done {
-                    Err(Failure::Wait) => Ok(self.write_later(ino, fh, offset, data.to_vec(), cached, kill_suidgid)),
+                    Err(Failure::Wait | Failure::DiskFull) => Ok(self.write_later(ino, fh, offset, data.to_vec(), cached, kill_suidgid)),
                     other => other.map(|()| {
                         reply.written(size);
                         Answer::Done
@@ -304,13 +306,7 @@ impl VfsHandler {
         let size = data.len() as u32;
         Answer::later(async move {
             if cached {
-                loop {
-                    match vfs.write_ino(ino, offset, &data) {
-                        Ok(()) => break,
-                        Err(Failure::Errno(errno)) => return Err(errno),
-                        Err(Failure::Wait) => vfs.room().await,
-                    }
-                }
+                vfs.write_ino_later(ino, offset, data).await?;
             } else {
                 vfs.write_later(HandleId(fh), offset, data, kill).await?;
             }
@@ -322,7 +318,7 @@ impl VfsHandler {
     fn retry<T: Send + 'static>(
         &self,
         reply: &mut ReplyBuffer,
-        operation: impl Fn(&Vfs) -> Result<T, Failure> + Send + 'static,
+        operation: impl Fn(&Vfs) -> Result<T, Failure> + Send + Sync + 'static,
         answer: impl Fn(&mut dyn Reply, T) + Send + 'static,
     ) -> Answer {
         match operation(&self.vfs) {
@@ -331,17 +327,11 @@ impl VfsHandler {
                 Answer::Done
             }
             Err(Failure::Errno(errno)) => Answer::Error(errno),
-            Err(Failure::Wait) => {
+            Err(Failure::Wait | Failure::DiskFull) => {
                 let vfs = self.vfs.clone();
                 Answer::later(async move {
-                    loop {
-                        vfs.room().await;
-                        match operation(&vfs) {
-                            Ok(value) => return Ok(crate::Body::with(|body| answer(body, value))),
-                            Err(Failure::Errno(errno)) => return Err(errno),
-                            Err(Failure::Wait) => {}
-                        }
-                    }
+                    let value = vfs.make_room(|| operation(&vfs)).await?;
+                    Ok(crate::Body::with(|body| answer(body, value)))
                 })
             }
         }
@@ -462,8 +452,14 @@ fn sized(value: &[u8], size: u32, reply: &mut ReplyBuffer) -> Outcome {
 
 /// Only the namespaces that every file has; ACLs (system.) are not kept.
 fn check_xattr(name: &[u8]) -> Result<(), Failure> {
-    let known = [&b"user."[..], b"trusted.", b"security."];
-    if known.iter().any(|prefix| name.starts_with(prefix)) { Ok(()) } else { Err(Errno::EOPNOTSUPP.into()) }
+    for prefix in [&b"user."[..], b"trusted.", b"security."] {
+        match name.strip_prefix(prefix) {
+            Some(b"") => return Err(Errno::EINVAL.into()),
+            Some(_) => return Ok(()),
+            None => {}
+        }
+    }
+    Err(Errno::EOPNOTSUPP.into())
 }
 
 fn to_wire(attr: &meta::Attr) -> crate::Attr {

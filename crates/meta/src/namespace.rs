@@ -194,7 +194,12 @@ trait Read {
 
     fn directory(&mut self, ino: Ino) -> Result<Inode> {
         let inode = self.inode(ino)?;
-        if inode.is_dir() { Ok(inode) } else { Err(Error::NotDirectory) }
+        match inode.is_dir() {
+            // Removed while somebody holds it: nothing can be found or made there any more.
+            true if inode.nlink == 0 => Err(Error::NotFound),
+            true => Ok(inode),
+            false => Err(Error::NotDirectory),
+        }
     }
 
     fn dir_stat(&mut self, dir: Ino) -> Result<DirStat> {

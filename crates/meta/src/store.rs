@@ -25,6 +25,7 @@ mod checkpoint;
 mod commit;
 mod conflicts;
 mod error;
+mod hot;
 mod lsm;
 mod memory;
 mod record;

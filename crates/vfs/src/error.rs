@@ -9,8 +9,10 @@ use sluice_store::CacheError;
 pub enum Failure {
     /// It failed.
     Errno(Errno),
-    /// Journal or cache have no room until something is uploaded: try again once [`crate::Vfs::room`] says so.
+    /// Journal or cache have no room until something is uploaded: see [`crate::Vfs::make_room`].
     Wait,
+    /// The journal's disk is full, which uploads alone may not mend: worth a short wait.
+    DiskFull,
 }
 
 impl From<Errno> for Failure {
@@ -24,7 +26,7 @@ impl Failure {
     pub fn errno(self) -> Errno {
         match self {
             Failure::Errno(errno) => errno,
-            Failure::Wait => Errno::ENOSPC,
+            Failure::Wait | Failure::DiskFull => Errno::ENOSPC,
         }
     }
 }
@@ -32,7 +34,8 @@ impl Failure {
 impl From<Meta> for Failure {
     fn from(error: Meta) -> Self {
         match &error {
-            Meta::Store(MetaError::Log(LogError::Full | LogError::DiskFull)) => Failure::Wait,
+            Meta::Store(MetaError::Log(LogError::Full)) => Failure::Wait,
+            Meta::Store(MetaError::Log(LogError::DiskFull)) => Failure::DiskFull,
             _ => Failure::Errno(errno(&error)),
         }
     }

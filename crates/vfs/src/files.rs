@@ -1,15 +1,12 @@
 //! Files in use: one state for each inode that has an open handle or an operation under way.
 
 use crate::dirty::Stream;
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::{Mutex, RwLock};
 use sluice_base::Ino;
 use sluice_meta::{extent::FileExtents, records::{Inode, flags}};
 use std::{
     collections::HashMap,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+    sync::{Arc, atomic::AtomicU64},
 };
 use tokio::sync::Notify;
 
@@ -48,8 +45,6 @@ pub struct FileState {
     pub ino: Ino,
     /// Its data.
     pub data: RwLock<FileData>,
-    /// It lost its last name: reclaim it when nobody uses it.
-    pub orphaned: AtomicBool,
     /// Where the last read ended, to tell sequential readers.
     pub read_end: AtomicU64,
 }
@@ -57,15 +52,33 @@ pub struct FileState {
 struct Entry {
     file: Arc<FileState>,
     uses: usize,
+    /// It has no name left.
+    orphaned: bool,
+    /// The front end, which may still hold a reference by number, gave it back.
+    forgotten: bool,
+}
+
+impl Entry {
+    fn new(ino: Ino) -> Self {
+        let file = FileState { ino, data: RwLock::default(), read_end: AtomicU64::new(0) };
+        Self { file: Arc::new(file), uses: 0, orphaned: false, forgotten: false }
+    }
+
+    fn is_over(&self) -> bool {
+        self.uses == 0 && (self.forgotten || !self.orphaned)
+    }
 }
 
 const SHARDS: usize = 64;
 
-/// All files in use.
+/// All files in use, and those without a name that a front end may still ask for.
+///
+/// An inode that lost its last name lives on until its last use ends and the front end has given its number back (FORGET):
+/// whoever looked the name up before it went may still open it.
 pub struct Files {
     shards: Vec<Mutex<HashMap<Ino, Entry>>>,
     left: Mutex<Vec<Ino>>,
-    /// Told when an orphan is left without users.
+    /// Told when an orphan is left by everybody.
     pub orphan_left: Notify,
 }
 
@@ -90,34 +103,19 @@ impl Files {
     /// Counts a use until [`Files::release`].
     pub fn acquire(&self, ino: Ino) -> Arc<FileState> {
         let mut shard = self.shard(ino).lock();
-        let entry = shard.entry(ino).or_insert_with(|| {
-            let (data, orphaned, read_end) = (RwLock::default(), AtomicBool::new(false), AtomicU64::new(0));
-            Entry { file: Arc::new(FileState { ino, data, orphaned, read_end }), uses: 0 }
-        });
+        let entry = shard.entry(ino).or_insert_with(|| Entry::new(ino));
         entry.uses += 1;
         entry.file.clone()
     }
 
     /// Ends a use; gives the state back when it was the last.
     pub fn release(&self, ino: Ino) -> Option<Arc<FileState>> {
-        let mut shard = self.shard(ino).lock();
-        let entry = shard.get_mut(&ino)?;
-        entry.uses -= 1;
-        if entry.uses > 0 {
-            return None;
-        }
-        let file = shard.remove(&ino).map(|entry| entry.file);
-        drop(shard);
-        if file.as_ref().is_some_and(|file| file.orphaned.load(Ordering::Acquire)) {
-            self.left.lock().push(ino);
-            self.orphan_left.notify_one();
-        }
-        file
-    }
-
-    /// Orphans that nobody uses any more.
-    pub fn take_orphans(&self) -> Vec<Ino> {
-        std::mem::take(&mut self.left.lock())
+        let mut last = None;
+        self.change(ino, |entry| {
+            entry.uses -= 1;
+            last = (entry.uses == 0).then(|| entry.file.clone());
+        });
+        last
     }
 
     /// Uses a file for one operation.
@@ -125,44 +123,50 @@ impl Files {
         FileUse { files: self, file: self.acquire(ino) }
     }
 
-    /// Holds off new uses of `ino` (and its shard), so that "is it in use" stays true until the guard goes.
-    pub fn freeze(&self, ino: Ino) -> Frozen<'_> {
-        Frozen { ino, shard: self.shard(ino).lock() }
+    /// The inode lost its last name, or was made without one.
+    pub fn orphaned(&self, ino: Ino) {
+        self.shard(ino).lock().entry(ino).or_insert_with(|| Entry::new(ino)).orphaned = true;
+    }
+
+    /// The inode got a name again.
+    pub fn named(&self, ino: Ino) {
+        self.change(ino, |entry| entry.orphaned = false);
+    }
+
+    /// The front end holds no reference any more.
+    pub fn forget(&self, ino: Ino) {
+        self.change(ino, |entry| entry.forgotten = entry.orphaned);
+    }
+
+    /// Changes an entry, if there is one, and takes it out when nothing needs it any more.
+    fn change(&self, ino: Ino, change: impl FnOnce(&mut Entry)) {
+        let mut shard = self.shard(ino).lock();
+        let Some(entry) = shard.get_mut(&ino) else { return };
+        change(entry);
+        if entry.is_over() {
+            let orphaned = entry.orphaned;
+            shard.remove(&ino);
+            drop(shard);
+            if orphaned {
+                self.left.lock().push(ino);
+                self.orphan_left.notify_one();
+            }
+        }
+    }
+
+    /// Orphans that nobody needs any more.
+    pub fn take_orphans(&self) -> Vec<Ino> {
+        std::mem::take(&mut self.left.lock())
     }
 
     /// Files in use.
     pub fn len(&self) -> usize {
-        self.shards.iter().map(|shard| shard.lock().len()).sum()
+        self.shards.iter().map(|shard| shard.lock().values().filter(|entry| entry.uses > 0).count()).sum()
     }
-
 }
 
 impl Drop for FileUse<'_> {
     fn drop(&mut self) {
         self.files.release(self.file.ino);
-    }
-}
-
-/// See [`Files::freeze`].
-pub struct Frozen<'a> {
-    ino: Ino,
-    shard: MutexGuard<'a, HashMap<Ino, Entry>>,
-}
-
-impl Frozen<'_> {
-    /// Whether the inode is in use. Of any other inode we know nothing, so it counts as used.
-    pub fn in_use(&self, ino: Ino) -> bool {
-        ino != self.ino || self.shard.contains_key(&ino)
-    }
-
-    /// The inode lost its last name while in use. True when somebody will reclaim it.
-    pub fn mark_orphan(&self, ino: Ino) -> bool {
-        match self.shard.get(&ino) {
-            Some(entry) => {
-                entry.file.orphaned.store(true, Ordering::Release);
-                true
-            }
-            None => false,
-        }
     }
 }

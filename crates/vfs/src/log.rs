@@ -27,6 +27,8 @@ impl Log for JournalLog {
         self.journal.append(class, parts).map_err(|error| match error {
             JournalError::Full { .. } => LogError::Full,
             JournalError::DiskFull { .. } => LogError::DiskFull,
+            // A segment whose room was not reserved for good, as on a disk that somebody copied the journal to.
+            JournalError::Io { source, .. } if source.kind() == std::io::ErrorKind::StorageFull => LogError::DiskFull,
             other => LogError::Failed(other.to_string()),
         })
     }

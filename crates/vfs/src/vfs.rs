@@ -1,8 +1,8 @@
 //! The parts joined, and the work that goes on in the background.
 
-use crate::{dirty::Dirty, fetch::Fetches, files::Files, handles::Handles, status::Counters, upload};
+use crate::{Failure, dirty::Dirty, fetch::Fetches, files::Files, handles::Handles, status::Counters, upload};
 use parking_lot::Mutex;
-use sluice_base::{Clock, Entropy, SessionId};
+use sluice_base::{Clock, Entropy, Errno, SessionId};
 use sluice_journal::{Committer, Journal};
 use sluice_meta::Namespace;
 use sluice_object::Store;
@@ -12,6 +12,10 @@ use tokio::{
     runtime::Handle,
     sync::{Notify, Semaphore},
 };
+
+/// How long a writer waits for a full journal disk before it gets ENOSPC: time for what is dirty to be uploaded and its segments
+/// to be freed.
+const DISK_FULL_WAIT: Duration = Duration::from_secs(10);
 
 /// Numbers that decide how data moves.
 #[derive(Clone, Debug)]
@@ -101,14 +105,28 @@ impl Vfs {
         &self.parts.namespace
     }
 
+    /// Runs `operation` until there is room for it. It waits as long as uploads may make room, however long the store is
+    /// down; for a full journal disk only [`DISK_FULL_WAIT`].
+    pub async fn make_room<T>(&self, mut operation: impl FnMut() -> Result<T, Failure>) -> Result<T, Errno> {
+        let started = self.parts.clock.monotonic();
+        loop {
+            match operation() {
+                Ok(value) => return Ok(value),
+                Err(Failure::Errno(errno)) => return Err(errno),
+                Err(Failure::DiskFull) if self.parts.clock.monotonic() - started >= DISK_FULL_WAIT => return Err(Errno::ENOSPC),
+                Err(Failure::Wait | Failure::DiskFull) => self.room().await,
+            }
+        }
+    }
+
     /// Resolves when journal or cache may have room again, or after a second: who waits tries again then.
-    pub async fn room(&self) {
+    async fn room(&self) {
         self.upload_now.notify_one();
         let _ = tokio::time::timeout(Duration::from_secs(1), self.room.notified()).await;
     }
 
     /// Everything acked before this call survives power loss when the future ends well; `None` when it already does.
-    pub fn sync(&self) -> Option<impl Future<Output = Result<(), sluice_base::Errno>> + Send + 'static> {
+    pub fn sync(&self) -> Option<impl Future<Output = Result<(), Errno>> + Send + 'static> {
         let written = self.parts.journal.written();
         if self.parts.journal.synced() >= written {
             return None;
@@ -117,7 +135,7 @@ impl Vfs {
         Some(async move {
             synced.await.map_err(|error| {
                 tracing::error!(%error, "a sync failed");
-                sluice_base::Errno::EIO
+                Errno::EIO
             })
         })
     }

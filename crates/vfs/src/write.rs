@@ -38,14 +38,12 @@ impl Vfs {
 
     /// As [`Vfs::write`], waiting for room in journal and cache.
     pub async fn write_later(self: Arc<Self>, handle: HandleId, offset: u64, bytes: Vec<u8>, kill: bool) -> Result<(), Errno> {
-        loop {
-            let vfs = self.clone();
-            match self.write(handle, offset, &bytes, kill) {
-                Ok(()) => return Ok(()),
-                Err(Failure::Errno(errno)) => return Err(errno),
-                Err(Failure::Wait) => vfs.room().await,
-            }
-        }
+        self.make_room(|| self.write(handle, offset, &bytes, kill)).await
+    }
+
+    /// As [`Vfs::write_ino`], waiting for room in journal and cache.
+    pub async fn write_ino_later(self: Arc<Self>, ino: Ino, offset: u64, bytes: Vec<u8>) -> Result<(), Errno> {
+        self.make_room(|| self.write_ino(ino, offset, &bytes)).await
     }
 
     pub(crate) fn write_file(&self, file: &FileState, offset: u64, bytes: &[u8], kill_suidgid: bool) -> Result<(), Failure> {

@@ -64,6 +64,15 @@ impl Namespace {
         }
     }
 
+    /// What the entry `name` of `dir` stands for, without a look at it; `None` when there is no such entry.
+    pub fn find(&self, dir: Ino, name: &[u8]) -> Result<Option<Ino>> {
+        if name.len() > NAME_BYTES_MAX {
+            return Err(Error::NameTooLong);
+        }
+        let found = self.store.snapshot().get(&keys::entry(dir, name))?;
+        Ok(found.map(|found| Dirent::decode(&found)).transpose()?.map(|entry| entry.ino))
+    }
+
     /// Makes `name` in `dir`: mkdir, mknod, symlink and create alike.
     pub fn create(&self, dir: Ino, name: &[u8], node: NewNode<'_>, caller: Caller) -> Result<Committed<Attr>> {
         check_name(name)?;
@@ -167,21 +176,22 @@ impl Namespace {
         })
     }
 
-    /// Removes what is left of an orphan that is no longer in use. Returns whether it was one.
-    pub fn reclaim(&self, ino: Ino) -> Result<bool> {
+    /// Removes what is left of orphans that are no longer in use; what has a name is left alone.
+    pub fn reclaim(&self, orphans: &[Ino]) -> Result<()> {
         loop {
             let step = self.write(|txn| {
-                let Some(bytes) = txn.get(&keys::inode(ino))? else { return Ok(None) };
-                let inode = Inode::decode(&bytes)?;
-                if inode.nlink != 0 {
-                    return Ok(None);
+                for ino in orphans {
+                    let Some(bytes) = txn.get(&keys::inode(*ino))? else { continue };
+                    let inode = Inode::decode(&bytes)?;
+                    // One that is large ends this step: the next one goes on with it.
+                    if inode.nlink == 0 && !remove_content(txn, *ino, &inode, true)? {
+                        return Ok(false);
+                    }
                 }
-                Ok(Some(remove_content(txn, ino, &inode)?))
+                Ok(true)
             })?;
-            match step.value {
-                None => return Ok(false),
-                Some(true) => return Ok(true),
-                Some(false) => {}
+            if step.value {
+                return Ok(());
             }
         }
     }
@@ -250,7 +260,7 @@ pub(super) fn drop_link(txn: &mut Txn<'_>, ino: Ino, in_use: &dyn Fn(Ino) -> boo
     inode.nlink = inode.nlink.saturating_sub(1);
     inode.touch(now);
     let nlink = inode.nlink;
-    if nlink == 0 && !in_use(ino) && remove_content(txn, ino, &inode)? {
+    if nlink == 0 && !in_use(ino) && remove_content(txn, ino, &inode, false)? {
         return Ok(Unlinked { ino, orphaned: false, nlink });
     }
     txn.put(&keys::inode(ino), inode.encode());
@@ -276,13 +286,13 @@ pub(super) fn drop_dir(txn: &mut Txn<'_>, entry: &Dirent, in_use: &dyn Fn(Ino) -
         txn.put(&keys::orphan(ino), b"");
         return Ok(Unlinked { ino, orphaned: true, nlink: 0 });
     }
-    remove_content(txn, ino, &inode)?;
+    remove_content(txn, ino, &inode, false)?;
     Ok(Unlinked { ino, orphaned: false, nlink: 0 })
 }
 
 /// Removes an inode and what belongs to it; false when there is more than one transaction should hold, of which it then has
-/// removed a part.
-fn remove_content(txn: &mut Txn<'_>, ino: Ino, inode: &Inode) -> Result<bool> {
+/// removed a part. `marked` says that the inode is an orphan already.
+fn remove_content(txn: &mut Txn<'_>, ino: Ino, inode: &Inode, marked: bool) -> Result<bool> {
     let mut done = true;
     if inode.has(flags::EXTENTS) {
         done = remove_extents(txn, ino)?;
@@ -309,7 +319,9 @@ fn remove_content(txn: &mut Txn<'_>, ino: Ino, inode: &Inode) -> Result<bool> {
         txn.delete(&keys::symlink(ino));
     }
     txn.delete(&keys::inode(ino));
-    txn.delete(&keys::orphan(ino));
+    if marked {
+        txn.delete(&keys::orphan(ino));
+    }
     txn.merge(&keys::volume("usage"), Box::new(Usage { bytes: -(inode.held_bytes as i64), inodes: -1 }));
     Ok(true)
 }

@@ -123,14 +123,13 @@ impl MetaStore {
             return Ok(None);
         }
         batch.clear();
-        txn.writes.resolve(batch, |key| self.shared.tables.get(key, visible))?;
+        txn.writes.resolve(batch, |key| self.shared.get(key, visible))?;
         let has_data = txn.attachments.iter().any(|attachment| !attachment.data.is_empty());
         let class = if has_data { LogClass::Data } else { LogClass::Metadata };
         let seq = record::append(buffer, batch, &txn.attachments, |parts| self.log.append(class, parts))?;
         assert_eq!(seq.0, visible.0 + 1, "the log numbers records without gaps");
-        self.shared.tables.apply(seq, batch);
         stamps.mark(batch, seq);
-        self.shared.publish(seq);
+        self.shared.apply(seq, batch);
         if buffer.capacity() > BUFFER_BYTES_MAX {
             *buffer = Vec::new();
         }

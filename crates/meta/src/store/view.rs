@@ -1,7 +1,8 @@
 //! Reading at one sequence, and keeping what that needs alive.
 
 use super::{
-    MetaError, Tables, Value, Visit,
+    Batch, EngineError, MetaError, Tables, Value, Visit,
+    hot::Hot,
     snapshots::{Snapshots, Ticket},
 };
 use sluice_base::Seq;
@@ -17,21 +18,36 @@ use std::{
 pub(super) struct Shared {
     pub(super) tables: Arc<dyn Tables>,
     pub(super) snapshots: Snapshots,
+    hot: Hot,
     /// All batches up to here are applied.
     visible: AtomicU64,
 }
 
 impl Shared {
     pub(super) fn new(tables: Arc<dyn Tables>, visible: Seq) -> Self {
-        Self { tables, snapshots: Snapshots::new(visible), visible: AtomicU64::new(visible.0) }
+        let (snapshots, hot) = (Snapshots::new(visible), Hot::new(visible));
+        Self { tables, snapshots, hot, visible: AtomicU64::new(visible.0) }
     }
 
     pub(super) fn visible(&self) -> Seq {
         Seq(self.visible.load(Ordering::SeqCst))
     }
 
-    pub(super) fn publish(&self, seq: Seq) {
+    /// Applies a batch and makes it visible. One caller at a time.
+    pub(super) fn apply(&self, seq: Seq, batch: &Batch) {
+        self.tables.apply(seq, batch);
+        self.hot.commit(seq, batch);
         self.visible.store(seq.0, Ordering::SeqCst);
+    }
+
+    /// The value of `key` for a reader at `at`, which holds a snapshot or the commit lock.
+    pub(super) fn get(&self, key: &[u8], at: Seq) -> Result<Option<Value>, EngineError> {
+        if let Some(known) = self.hot.get(key, at) {
+            return Ok(known);
+        }
+        let value = self.tables.get(key, at)?;
+        self.hot.fill(key, at, &value);
+        Ok(value)
     }
 }
 
@@ -60,7 +76,7 @@ impl<S: Deref<Target = Shared>> View<S> {
     }
 
     pub(super) fn get(&self, key: &[u8]) -> Result<Option<Value>, MetaError> {
-        Ok(self.shared.tables.get(key, self.seq)?)
+        Ok(self.shared.get(key, self.seq)?)
     }
 
     pub(super) fn scan(&self, from: &[u8], to: &[u8], visit: &mut Visit<'_>) -> Result<(), MetaError> {
