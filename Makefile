@@ -9,8 +9,9 @@ export SLUICE_BIN ?= $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/release/sluice
 # Rounds of the long kill -9 test, and operations of the long differential test.
 LONG_KILL_ROUNDS ?= 200
 LONG_DIFF_OPS ?= 50000
+FUZZ_SECONDS ?= 60
 
-.PHONY: help deps build check test test-unit test-end-to-end pjdfstest test-long fuzz-replay demo bench bench-full
+.PHONY: help deps build check test test-unit test-end-to-end pjdfstest test-long fuzz-replay fuzz demo bench bench-full
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 26
@@ -44,8 +45,16 @@ test-long: deps build ## 200 kills, 50,000 random operations
 	SLUICE_KILL_ROUNDS=$(LONG_KILL_ROUNDS) $(CARGO) test --package sluice-tests --locked --test crash -- --nocapture
 	SLUICE_DIFF_OPS=$(LONG_DIFF_OPS) $(CARGO) test --package sluice-tests --locked --test differential -- --nocapture
 
-fuzz-replay: ## Replay the stored fuzz corpora, where there are any
-	@if [[ -x scripts/fuzz-replay ]]; then scripts/fuzz-replay; fi
+fuzz-replay: deps ## Every stored fuzz input through its parser, with the stable compiler
+	$(CARGO) test --package sluice-tests --locked --test fuzz_corpus
+
+fuzz: deps ## Fuzz every parser for FUZZ_SECONDS each; needs a nightly compiler and cargo-fuzz
+	@for target in $$(cargo fuzz list); do \
+		echo "== $$target"; \
+		mkdir -p fuzz/corpus/$$target; \
+		cargo +nightly fuzz run $$target fuzz/corpus/$$target fuzz/seeds/$$target -- \
+			-max_total_time=$(FUZZ_SECONDS) -max_len=8192 -print_final_stats=1; \
+	done
 
 demo: deps build ## A real tree through a mount, a crash, and out again
 	scripts/demo

@@ -1,0 +1,212 @@
+//! One small sound input for each shape that a parser knows, made by the code that writes it. They are stored under `fuzz/seeds/`:
+//! a fuzzer starts from them, and a layout that changes by accident no longer gives the bytes that were stored.
+
+use crate::parsers::{OBJECT, VOLUME, journal_options, open_cache};
+use sluice_base::{
+    Ino, ManualClock, Seq, SessionId, Timestamp,
+    crc::segment_crc,
+    disk::{Disk, MemoryDisk},
+    limits::SEGMENT_BYTES,
+};
+use sluice_journal::{Class, Journal, SEGMENT_HEADER_BYTES};
+use sluice_meta::{
+    Attachment, Caller, DataChange, Namespace, NewNode, SizeChange, XattrMode,
+    extent::{Extent, FileExtents, Place},
+    records::{DirStat, Dirent, Inode, ObjectRecord, ObjectState, Usage, mode},
+    store::{MemoryLog, MemoryTables, MetaStore, Options},
+};
+use sluice_object::{
+    Codec,
+    format::{ObjectTable, SegmentEntry, encode_tail},
+};
+use sluice_store::{SegmentSum, SlotLocation};
+use sluice_vfs::DataNote;
+use std::{path::Path, sync::Arc, time::Duration};
+
+/// Target, name and bytes of every seed.
+pub fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
+    let mut all = Vec::new();
+    let mut add = |target, made: Vec<(&'static str, Vec<u8>)>| {
+        all.extend(made.into_iter().map(|(name, bytes)| (target, name, bytes)));
+    };
+    let records = journal();
+    add("journal_record", vec![("empty", records[..40].to_vec()), ("data", records[40..].to_vec())]);
+    add("journal_segment", vec![("two_records", records)]);
+    add("metadata_record", transactions());
+    add("value_records", values());
+    add("extent_records", extents());
+    add("data_note", notes());
+    add("object_tail", tails());
+    add("slot_table", vec![("clean_and_dirty", slots())]);
+    add("fuse_request", requests());
+    let text = |name, text: &str| (name, text.as_bytes().to_vec());
+    add(
+        "store_url",
+        vec![
+            text("file", "file:/srv/volume"),
+            text("memory", "memory:"),
+            text("s3", "s3://bucket/prefix?endpoint=http://127.0.0.1:9000&region=us-east-1&path_style=true"),
+        ],
+    );
+    let volume = format!("{{\n  \"format_version\": 1,\n  \"id\": \"{VOLUME}\",\n  \"store\": \"file:objects\"\n}}\n");
+    add("volume_json", vec![("file_store", volume.into_bytes())]);
+    let ini = "[default]\naws_access_key_id = AKID ; comment\nregion=eu\ns3 =\n  nested = 1\n# end\n[profile a]\nregion = x\n";
+    add("credentials_ini", vec![text("two_profiles", ini)]);
+    all
+}
+
+/// An empty record and one with some data, as they lie in a segment.
+fn journal() -> Vec<u8> {
+    let disk = MemoryDisk::default();
+    let opened = Journal::open(Arc::new(disk.clone()), journal_options(), &mut |_, _| Ok(()));
+    let (journal, _) = opened.expect("a new journal");
+    journal.append(Class::Metadata, &[]).expect("room");
+    journal.sync().expect("a disk in memory");
+    journal.append(Class::Data, &[b"some ", b"data"]).expect("room");
+    let segment = disk.open(Path::new("/journal/0000000000000001.log")).expect("the first segment");
+    let mut bytes = vec![0; 40 + 56];
+    segment.read_exact_at(&mut bytes, SEGMENT_HEADER_BYTES).expect("two records");
+    bytes
+}
+
+/// The records of a mkdir, a write with an attachment, an attribute and a removal.
+fn transactions() -> Vec<(&'static str, Vec<u8>)> {
+    let log = Arc::new(MemoryLog::default());
+    let store = MetaStore::new(Arc::new(MemoryTables::default()), log.clone(), Seq(0), Options::default());
+    let clock = ManualClock::default();
+    clock.advance(Duration::new(1_700_000_000, 5));
+    let namespace = Namespace::new(Arc::new(store), Arc::new(clock));
+    let caller = Caller { uid: 1000, gid: 100 };
+    namespace.format(caller).expect("an empty volume");
+    let node = |mode| NewNode { mode, rdev: 0, target: b"" };
+    namespace.create(Ino::ROOT, b"dir", node(mode::DIRECTORY | 0o755), caller).expect("a new name");
+    let file = namespace.create(Ino::ROOT, b"file", node(mode::REGULAR | 0o644), caller).expect("a new name").value;
+    let [(_, note), ..] = &notes()[..] else { return Vec::new() };
+    let change = DataChange {
+        extents: vec![Extent { offset: 0, len: 9, place: Some(Place { object: OBJECT, offset: 40_000 }) }],
+        size: SizeChange::AtLeast(9),
+        new_objects: vec![(OBJECT, SessionId(1))],
+        attachments: vec![Attachment { header: note.clone(), data: b"some data" }],
+        ..DataChange::default()
+    };
+    namespace.change_data(file.ino, &mut FileExtents::default(), &change).expect("a regular file");
+    namespace.setxattr(file.ino, b"user.a", b"value", XattrMode::Set).expect("a file");
+    namespace.unlink(Ino::ROOT, b"file", &|_| false).expect("a name");
+    let names = ["format", "ids", "mkdir", "create", "write", "setxattr", "unlink"];
+    names.into_iter().zip(log.records()).map(|(name, (_, _, bytes))| (name, bytes)).collect()
+}
+
+fn values() -> Vec<(&'static str, Vec<u8>)> {
+    let at = |secs| Timestamp { secs, nanos: 999_999_999 };
+    let inode = Inode {
+        mode: mode::REGULAR | 0o4755,
+        uid: 1,
+        gid: 2,
+        nlink: 3,
+        rdev: 4,
+        flags: 5,
+        size: 6,
+        held_bytes: 7,
+        change: 8,
+        parent: Ino(9),
+        atime: at(-10),
+        mtime: at(11),
+        ctime: at(12),
+        btime: at(13),
+    };
+    let object = ObjectRecord {
+        state: ObjectState::Stored,
+        segments: 2,
+        stored_bytes: 32_900,
+        live_bytes: 5,
+        since: at(6),
+        ..ObjectRecord::open(SessionId(1))
+    };
+    vec![
+        ("inode", inode.encode()),
+        ("entry_by_name", Dirent::encode(Ino(17), mode::REGULAR, 18, b"")),
+        ("entry_by_cookie", Dirent::encode(Ino(17), mode::REGULAR, 18, b"name")),
+        ("directory_statistics", DirStat { entries: 1, ..DirStat::empty(at(1)) }.encode()),
+        ("object", object.encode()),
+        ("usage", Usage { bytes: 4096, inodes: 2 }.encode()),
+    ]
+}
+
+/// A packed record of two runs, and a later one that covers parts of both with a hole.
+fn extents() -> Vec<(&'static str, Vec<u8>)> {
+    let run = |offset: u32, len: u32, object: [u8; 16], at: u32| {
+        [&offset.to_le_bytes()[..], &len.to_le_bytes(), &object, &at.to_le_bytes()].concat()
+    };
+    let packed = [vec![1], run(0, 4096, OBJECT.0, 0), run(8192, 100, OBJECT.0, 32_768)].concat();
+    let hole = [vec![1], run(1000, 8000, [0; 16], 0)].concat();
+    vec![("packed_and_hole", [vec![packed.len() as u8], packed, hole].concat())]
+}
+
+fn notes() -> Vec<(&'static str, Vec<u8>)> {
+    let slot = Some(SlotLocation { slab: 3, slot: 77, generation: 1 << 40 });
+    let sums = Some(vec![SegmentSum { len: 32_768, crc: 5 }, SegmentSum { len: 9, crc: 6 }]);
+    let note = |slot, sums| DataNote { object: OBJECT, offset: 40_000, len: 9, slot, sums }.encode();
+    vec![("in_record", note(None, None)), ("in_record_and_slot", note(slot, None)), ("in_slot", note(slot, sums))]
+}
+
+fn tails() -> Vec<(&'static str, Vec<u8>)> {
+    let plain = |index: u32, len: usize| SegmentEntry {
+        codec: Codec::Plain,
+        stored_len: len as u32,
+        crc: segment_crc(OBJECT, index, &vec![7; len]),
+        tag: [0; 16],
+    };
+    let tail = |segments| encode_tail(OBJECT, &ObjectTable::new(segments, [0; 16]).expect("a sound table"));
+    vec![
+        ("one_segment", tail(vec![plain(0, 9)])),
+        ("one_absent", tail(vec![plain(0, SEGMENT_BYTES), SegmentEntry::ABSENT, plain(2, 9)])),
+    ]
+}
+
+fn slots() -> Vec<u8> {
+    let disk = MemoryDisk::default();
+    let cache = open_cache(&disk);
+    cache.fill(OBJECT, 0, b"segment", segment_crc(OBJECT, 0, b"segment")).expect("room");
+    let other = cache.create_dirty(sluice_base::ObjectId([1; 16])).expect("room");
+    other.append(0, b"written").expect("room");
+    cache.persist_table().expect("a disk in memory");
+    let table = disk.open(Path::new("/cache/slots")).expect("the slot table");
+    let mut records = vec![0; 2048];
+    table.read_exact_at(&mut records, 8192).expect("two records");
+    records
+}
+
+/// struct fuse_in_header and a body, field by field: numbers of linux/fuse.h.
+fn requests() -> Vec<(&'static str, Vec<u8>)> {
+    let request = |opcode: u32, body: &[&[u8]]| {
+        let body = body.concat();
+        let mut bytes = Vec::new();
+        bytes.extend((40 + body.len() as u32).to_le_bytes());
+        bytes.extend(opcode.to_le_bytes());
+        bytes.extend(8u64.to_le_bytes());
+        bytes.extend(5u64.to_le_bytes());
+        [1u32, 2, 3, 0].iter().for_each(|field| bytes.extend(field.to_le_bytes()));
+        bytes.extend(body);
+        assert!(sluice_fuse::Request::parse(&bytes).is_ok(), "opcode {opcode}");
+        bytes
+    };
+    let words = |words: &[u32]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<u8>>();
+    vec![
+        ("lookup", request(1, &[b"name\0"])),
+        ("setattr", request(4, &[&words(&[8]), &[0; 84]])),
+        ("symlink", request(6, &[b"name\0target\0"])),
+        ("read", request(15, &[&[0; 40]])),
+        ("write", request(16, &[&words(&[1, 0, 0, 0, 4, 0, 0, 0, 0, 0]), b"data"])),
+        ("setxattr", request(21, &[&words(&[3, 0, 0, 0]), b"user.a\0abc"])),
+        ("getxattr", request(22, &[&words(&[64, 0]), b"user.a\0"])),
+        ("init", request(26, &[&words(&[7, 45]), &[0; 56]])),
+        ("getlk", request(31, &[&[0; 48]])),
+        ("create", request(35, &[&words(&[2, 0o100644, 0o22, 0]), b"name\0"])),
+        ("interrupt", request(36, &[&[0; 8]])),
+        ("batch_forget", request(42, &[&words(&[2, 0]), &[0; 32]])),
+        ("fallocate", request(43, &[&[0; 32]])),
+        ("rename2", request(45, &[&words(&[9, 0, 2, 0]), b"a\0b\0"])),
+        ("copy_file_range", request(47, &[&[0; 56]])),
+        ("statx", request(52, &[&[0; 24]])),
+    ]
+}
