@@ -28,9 +28,12 @@ mod repair;
 mod scan;
 mod tree;
 mod twins;
+mod users;
 
+pub use paths::shown;
 pub use problem::{Finding, InodeFault, LostWhy, Problem, Rebuilt, Severity, TwinFault};
 pub use repair::{RepairOptions, Repaired, StoredCopy, repair};
+pub use users::{User, objects, users};
 
 use crate::{Result, store::MetaStore};
 

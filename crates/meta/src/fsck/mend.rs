@@ -19,8 +19,14 @@ use std::ops::{ControlFlow, Range};
 /// How far a counter is set past the highest number in use: numbers that were given out and are free again stay unused.
 const COUNTER_SLACK: u64 = 1 << 20;
 
+/// Most keys that one transaction removes: of 264 bytes at most, they fit the log's records, which hold 2 MiB.
+const KEYS_MAX: usize = 4096;
+/// Most runs that one transaction makes holes of. Each may rewrite a span's packed record.
+const HOLES_MAX: usize = 64;
+
 impl Problem {
-    pub(super) fn mend(&self, txn: &mut Txn<'_>, options: &RepairOptions<'_>) -> Result<()> {
+    /// One transaction's share of mending this; false when there is more to do.
+    pub(super) fn mend(&self, txn: &mut Txn<'_>, options: &RepairOptions<'_>) -> Result<bool> {
         let now = options.now;
         match self {
             Self::BadKey { key } => txn.delete(key),
@@ -35,7 +41,7 @@ impl Problem {
                 Some(copy) => txn.put(&keys::object(*object), stored(None, copy).encode()),
                 None => txn.delete(&keys::object(*object)),
             },
-            Self::Leftover { ino, table } => leftover(txn, *ino, *table)?,
+            Self::Leftover { ino, table } => return leftover(txn, *ino, *table),
             Self::Twin { dir, name, delete, keep, .. } => twin(txn, *dir, name, delete, keep.as_ref())?,
             Self::NoSuchInode { dir, name, cookie, .. }
             | Self::BadName { dir, name, cookie, .. }
@@ -51,9 +57,11 @@ impl Problem {
                 adopt(txn, *ino, now)?;
             }
             Self::LostBody { ino, .. } => change(txn, *ino, |inode| inode.set(flags::INLINE, false))?,
-            Self::TwoContents { ino, keep_body: true } => leftover(txn, *ino, b'e')?,
-            Self::TwoContents { ino, keep_body: false } => leftover(txn, *ino, b'b')?,
-            Self::LostData { ino, object, ranges, .. } => lost_data(txn, *ino, *object, ranges, options)?,
+            Self::TwoContents { ino, keep_body: true } => return leftover(txn, *ino, b'e'),
+            Self::TwoContents { ino, keep_body: false } => return leftover(txn, *ino, b'b'),
+            Self::LostData { ino, object, ranges, .. } => {
+                return lost_data(txn, *ino, *object, ranges, options);
+            }
             Self::Buried { object } => object_record(txn, *object, |record| record.state = ObjectState::Stored)?,
             Self::LinkCount { ino, names, .. } => change(txn, *ino, |inode| inode.nlink = *names)?,
             Self::Parent { ino, parent, .. } => change(txn, *ino, |inode| inode.parent = *parent)?,
@@ -66,7 +74,7 @@ impl Problem {
             }
             Self::Usage { counted, .. } => txn.put(&keys::volume("usage"), counted.encode()),
         }
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -96,24 +104,25 @@ fn rebuild(txn: &mut Txn<'_>, ino: Ino, from: &Rebuilt, now: Timestamp) -> Resul
     Ok(())
 }
 
+/// Keys that `table` has of an inode, not more than two tables' may be removed at once.
 fn keys_of(txn: &mut Txn<'_>, table: u8, ino: Ino) -> Result<Vec<Vec<u8>>> {
     let (from, to) = keys::all_of(table, ino);
     let mut found = Vec::new();
     txn.scan(&from, &to, &mut |key, _| {
         found.push(key.to_vec());
-        ControlFlow::Continue(())
+        if found.len() < KEYS_MAX / 2 { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     })?;
     Ok(found)
 }
 
 /// Removes what `table` has of an inode; entries go from both their tables.
-fn leftover(txn: &mut Txn<'_>, ino: Ino, table: u8) -> Result<()> {
+fn leftover(txn: &mut Txn<'_>, ino: Ino, table: u8) -> Result<bool> {
     let mut all = keys_of(txn, table, ino)?;
     if table == b'd' {
         all.extend(keys_of(txn, b'c', ino)?);
     }
     all.iter().for_each(|key| txn.delete(key));
-    Ok(())
+    Ok(all.is_empty())
 }
 
 fn twin(txn: &mut Txn<'_>, dir: Ino, name: &[u8], delete: &[Vec<u8>], keep: Option<&Dirent>) -> Result<()> {
@@ -167,7 +176,7 @@ fn lost_data(
     object: ObjectId,
     ranges: &[Range<u64>],
     options: &RepairOptions<'_>,
-) -> Result<()> {
+) -> Result<bool> {
     let key = keys::object(object);
     let mut known = txn.get(&key)?.map(|bytes| ObjectRecord::decode(&bytes)).transpose()?;
     if let Some(copy) = (options.copy_of)(object) {
@@ -179,7 +188,7 @@ fn lost_data(
     }
     // The record may have come back just now, for this file or for another one's sake: then only what it still lacks is gone.
     let limit = known.as_ref().map_or(0, bytes_max);
-    let (mut extents, mut plan) = (FileExtents::default(), ExtentPlan::default());
+    let (mut extents, mut plan, mut holes) = (FileExtents::default(), ExtentPlan::default(), 0);
     for range in ranges {
         for span in range.start / SPAN_BYTES..=(range.end - 1) / SPAN_BYTES {
             load(txn, ino, span, &mut extents)?;
@@ -187,13 +196,14 @@ fn lost_data(
         for run in
             extents.map(range.clone()).into_iter().filter(|run| run.place.is_some_and(|place| place.object == object))
         {
-            if let Some(lost) = past_end(&run, limit) {
+            if let Some(lost) = past_end(&run, limit).filter(|_| holes < HOLES_MAX) {
+                holes += 1;
                 extents.put(ino, Extent { offset: lost.start, len: lost.end - lost.start, place: None }, &mut plan);
             }
         }
     }
-    if plan.held_bytes == 0 {
-        return Ok(());
+    if holes == 0 {
+        return Ok(true);
     }
     plan.deletes.iter().for_each(|key| txn.delete(key));
     plan.puts.iter().for_each(|(key, value)| txn.put(key, &value[..]));
@@ -201,7 +211,8 @@ fn lost_data(
         txn.merge(&keys::object(*object), Box::new(ObjectDelta::Live(*by)));
     }
     txn.merge(&keys::volume("usage"), Box::new(Usage { bytes: plan.held_bytes, inodes: 0 }));
-    change(txn, ino, |inode| inode.held_bytes = inode.held_bytes.saturating_add_signed(plan.held_bytes))
+    change(txn, ino, |inode| inode.held_bytes = inode.held_bytes.saturating_add_signed(plan.held_bytes))?;
+    Ok(false)
 }
 
 fn load(txn: &mut Txn<'_>, ino: Ino, span: u64, extents: &mut FileExtents) -> Result<()> {

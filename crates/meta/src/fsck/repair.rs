@@ -44,7 +44,7 @@ pub fn repair(store: &MetaStore, options: &RepairOptions<'_>, progress: &mut dyn
             return Ok(Repaired { mended, after: report });
         };
         for finding in report.findings.into_iter().take_while(|finding| finding.problem.stage() == stage) {
-            store.transact(|txn| finding.problem.mend(txn, options))?;
+            while !store.transact(|txn| finding.problem.mend(txn, options))?.value {}
             mended.push(finding);
         }
     }

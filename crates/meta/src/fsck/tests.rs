@@ -164,6 +164,6 @@ fn a_sound_volume_is_clean_and_left_alone() {
     let before = volume.records();
     assert!(volume.repair().mended.is_empty());
     assert_eq!(volume.records(), before);
-    volume.names.reclaim(inos["orphan"]).expect("reclaimed");
+    volume.names.reclaim(&[inos["orphan"]]).expect("reclaimed");
     assert!(volume.check().is_clean());
 }

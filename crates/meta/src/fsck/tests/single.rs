@@ -238,10 +238,41 @@ fn a_missing_root_is_made_anew_over_its_entries() {
 }
 
 #[test]
+fn the_files_of_a_damaged_object_are_found() {
+    let (volume, inos) = everything();
+    let damaged = std::collections::HashMap::from([(ObjectId([2; 16]), vec![9_000..10_500, 20_005..20_006])]);
+    let found = users(&volume.store, &damaged).expect("found");
+    let ranges: Vec<_> = found.iter().map(|user| (user.ino, user.ranges.clone())).collect();
+    let tail = (64 << 20) - 500;
+    assert_eq!(
+        ranges,
+        [(inos["big"], vec![59_000..60_000, tail..tail + 500]), (inos["linked"], std::iter::once(10..11).collect())]
+    );
+    assert_eq!(found[0].path.as_deref(), Some(&b"/dir/sub/big"[..]));
+}
+
+#[test]
 fn names_cannot_steer_the_terminal() {
     let volume = Volume::new();
     let ino = volume.file(Ino::ROOT, "a\u{1b}[2J\u{e9}");
     volume.delete(&keys::inode(ino));
     let said = text(&volume.check().findings);
     assert!(said.contains("a\\u{1b}[2J\u{e9}"), "{said}");
+}
+
+#[test]
+fn much_of_one_thing_is_mended_in_many_transactions() {
+    let volume = Volume::new();
+    let file = volume.file(Ino::ROOT, "file");
+    for index in 0..200 {
+        volume.write(file, index * 100_000, 10, 1, index as u32 * 10);
+        volume.write(file, index * 100_000 + 50_000, 10, 2, index as u32 * 10);
+    }
+    volume.delete(&keys::object(ObjectId([1; 16])));
+    for index in 0u32..10_000 {
+        volume.put(&keys::xattr(Ino(999), format!("user.{index}").as_bytes()), b"");
+    }
+    volume.repair();
+    let attr = volume.names.getattr(file).expect("there");
+    assert_eq!((attr.held_bytes, attr.size), (2000, 199 * 100_000 + 50_010));
 }
