@@ -1,0 +1,213 @@
+//! `sluice gc`: objects that no file needs any more.
+
+use crate::{
+    config::volume_dir,
+    fsck::{list, open_for_repair, spinner},
+    units,
+    volume::{Volume, check_store},
+};
+use anyhow::{Context, bail};
+use bytes::Bytes;
+use clap::builder::ValueParser;
+use futures::{StreamExt, TryStreamExt, stream};
+use serde_json::json;
+use sluice_base::{ObjectId, Timestamp};
+use sluice_meta::{fsck, records::ObjectState};
+use sluice_object::{PutMode, StoreError};
+use std::{process::ExitCode, time::Duration};
+
+/// Delete objects that no file needs any more
+///
+/// Overwritten and deleted files leave objects in the store. This command finds
+///
+/// - objects that the volume knows nothing of: left by an upload that a crash cut off, or by a volume that was made anew;
+///
+/// - objects in which no file has bytes any more: they become tombstones, and are deleted after --min-age as such.
+///
+/// It only lists, unless --delete is given; as tombstones take their time, the second run with --delete frees what the first
+/// one buried. The metadata is checked first, and nothing is deleted by metadata that is damaged. Run it now and then, and after
+/// much was deleted; the volume must not be mounted.
+///
+/// Example: sluice gc ~/volume, look at the sum, then: sluice gc ~/volume --delete
+#[derive(clap::Args)]
+pub struct GcArgs {
+    /// The volume: local:DIR or DIR
+    pub meta: String,
+    /// Delete, instead of only listing
+    #[arg(long)]
+    pub delete: bool,
+    /// Leave alone what is younger, by the store's clock
+    #[arg(long, default_value = "1h", value_name = "TIME", value_parser = ValueParser::new(units::parse_time))]
+    pub min_age: Duration,
+    /// Name each object
+    #[arg(short, long)]
+    pub verbose: bool,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Deletions that run at once.
+const DELETES_MAX: usize = 16;
+/// A blob whose time of storing tells the store's clock.
+const CLOCK_BLOB: (&str, &str) = ("gc", "gc/clock");
+
+/// What becomes of an object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    /// In the store, without a record.
+    Unknown,
+    /// Without users: a tombstone from now on.
+    Bury,
+    /// A tombstone long enough.
+    Expired,
+    /// A record without users of something that never was stored.
+    Forget,
+    /// Too young for any of that.
+    Young,
+}
+
+impl Fate {
+    const ALL: [(Fate, &'static str, &'static str); 5] = [
+        (Fate::Unknown, "unknown", "in the store, known to no record"),
+        (Fate::Expired, "expired", "unreferenced, tombstones long enough"),
+        (Fate::Bury, "unreferenced", "unreferenced, to become tombstones"),
+        (Fate::Forget, "unstored", "records of what never was stored and nothing refers to"),
+        (Fate::Young, "young", "younger than --min-age, left alone"),
+    ];
+
+    /// Whether bytes leave the store.
+    fn deletes(self) -> bool {
+        matches!(self, Fate::Unknown | Fate::Expired)
+    }
+}
+
+struct Found {
+    id: ObjectId,
+    bytes: u64,
+    fate: Fate,
+}
+
+/// Runs the command.
+pub fn run(args: &GcArgs) -> anyhow::Result<ExitCode> {
+    let dir = volume_dir(&args.meta)?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("sluice-io").enable_all().build()?;
+    let mut damage = Vec::new();
+    let Some(volume) = open_for_repair(&dir, false, &mut damage)? else {
+        bail!("{}; run `sluice fsck` first", damage.first().map_or("the journal is damaged", |item| &item.text));
+    };
+    runtime.block_on(check_store(&volume.config, &dir))?;
+    let spinner = spinner("checking the metadata");
+    let report = fsck::check(volume.namespace.store(), &mut |_| {})?;
+    if !report.is_clean() {
+        bail!(
+            "the metadata has {} problems, so nothing is deleted by it: run `sluice fsck --repair` first",
+            report.findings.len()
+        );
+    }
+    spinner.set_message("listing the objects in the store");
+    let found = runtime.block_on(find(&volume, args))?;
+    spinner.finish_and_clear();
+    let deleted = if args.delete { runtime.block_on(delete(&volume, &found))? } else { (0, 0) };
+    print(args, &found, deleted)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+async fn find(volume: &Volume, args: &GcArgs) -> anyhow::Result<Vec<Found>> {
+    let place = || format!("listing {}", volume.store.place());
+    let now = store_clock(volume).await.with_context(place)?;
+    let mut listing = list(&volume.store).await.with_context(place)?;
+    let old = |now: Timestamp, since: Timestamp| now.seconds_since(since) >= args.min_age.as_secs() as i64;
+    let here = volume.clock.wall();
+    let mut found = Vec::new();
+    fsck::objects(volume.namespace.store(), &mut |id, record| {
+        let listed = listing.remove(&id);
+        let Some(record) = record.filter(|record| record.live_bytes == 0) else { return };
+        let fate = match record.state {
+            ObjectState::Tombstone if old(here, record.since) => Fate::Expired,
+            ObjectState::Tombstone => Fate::Young,
+            ObjectState::Stored => Fate::Bury,
+            // An upload that a crash cut off may have stored it all the same: the next run finds it unknown.
+            ObjectState::Open | ObjectState::Sealed => Fate::Forget,
+        };
+        found.push(Found { id, bytes: listed.map_or(0, |listed| listed.stored_bytes), fate });
+    })?;
+    found.extend(listing.into_values().map(|listed| {
+        let fate = if old(now, listed.modified) { Fate::Unknown } else { Fate::Young };
+        Found { id: listed.id, bytes: listed.stored_bytes, fate }
+    }));
+    found.sort_unstable_by_key(|found| found.id);
+    Ok(found)
+}
+
+/// Now, by the clock that dates the objects: a blob is stored and its time read.
+async fn store_clock(volume: &Volume) -> Result<Timestamp, StoreError> {
+    let (directory, name) = CLOCK_BLOB;
+    volume.store.put_blob(name, Bytes::from_static(b"clock"), PutMode::Overwrite).await?;
+    let listed = volume.store.list_blobs(directory).await?;
+    volume.store.delete_blob(name).await?;
+    // Not listed: then nothing is old enough.
+    Ok(listed.iter().find(|entry| entry.key == name).map_or_else(Timestamp::default, |entry| entry.modified))
+}
+
+/// Does what was found; returns the objects and bytes deleted.
+async fn delete(volume: &Volume, found: &[Found]) -> anyhow::Result<(u64, u64)> {
+    for found in found {
+        match found.fate {
+            Fate::Bury => drop(volume.namespace.bury_object(found.id)?),
+            Fate::Forget => drop(volume.namespace.forget_object(found.id)?),
+            _ => {}
+        }
+    }
+    let due = found.iter().filter(|found| found.fate.deletes());
+    let deleted: Vec<&Found> = stream::iter(due)
+        .map(|found| async move {
+            volume.store.delete_object(found.id).await?;
+            // The object first: a record without an object is deleted again, an object without a record is found again.
+            if found.fate == Fate::Expired {
+                volume.namespace.forget_object(found.id)?;
+            }
+            anyhow::Ok(found)
+        })
+        .buffer_unordered(DELETES_MAX)
+        .try_collect()
+        .await
+        .with_context(|| format!("deleting from {}; run gc again, nothing is half done", volume.store.place()))?;
+    volume.namespace.store().checkpoint()?;
+    Ok((deleted.len() as u64, deleted.iter().map(|found| found.bytes).sum()))
+}
+
+fn print(args: &GcArgs, found: &[Found], (objects, bytes): (u64, u64)) -> anyhow::Result<()> {
+    let of = |fate: Fate| found.iter().filter(move |found| found.fate == fate);
+    let sum = |fate: Fate| (of(fate).count(), of(fate).map(|found| found.bytes).sum::<u64>());
+    if args.json {
+        let mut all = serde_json::Map::new();
+        for (fate, key, _) in Fate::ALL {
+            let (count, bytes) = sum(fate);
+            let ids: Vec<String> = of(fate).map(|found| found.id.to_string()).collect();
+            let ids = if args.verbose { json!(ids) } else { json!(null) };
+            all.insert(key.into(), json!({ "objects": count, "bytes": bytes, "ids": ids }));
+        }
+        all.insert("deleted".into(), json!({ "objects": objects, "bytes": bytes }));
+        println!("{}", serde_json::to_string(&all)?);
+        return Ok(());
+    }
+    for (fate, _, text) in Fate::ALL {
+        let (count, bytes) = sum(fate);
+        if count > 0 {
+            println!("{count:>8} objects, {:>10}: {text}", units::show_size(bytes));
+        }
+        if args.verbose {
+            of(fate).for_each(|found| println!("         {} {}", found.id, found.bytes));
+        }
+    }
+    if args.delete {
+        println!("deleted {objects} objects, {}", units::show_size(bytes));
+    } else if found.iter().any(|found| found.fate != Fate::Young) {
+        println!("nothing was changed: --delete does it");
+    } else {
+        println!("nothing to delete");
+    }
+    Ok(())
+}
