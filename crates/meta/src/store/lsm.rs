@@ -20,6 +20,7 @@ use lsm_tree::{
 use parking_lot::Mutex;
 use sluice_base::Seq;
 use std::{
+    collections::HashMap,
     path::Path,
     sync::{
         Arc,
@@ -57,11 +58,44 @@ pub struct LsmTables {
     compaction: Arc<Leveled>,
     /// Where the tree takes the numbers of its super versions.
     install_at: SequenceNumberCounter,
-    active: Mutex<Arc<Memtable>>,
+    active: Mutex<Active>,
     memtable_bytes: AtomicU64,
     applied: AtomicU64,
     sealed: AtomicU64,
     persisted: AtomicU64,
+}
+
+/// What batches go to.
+struct Active {
+    memtable: Arc<Memtable>,
+    /// The newest values of the keys in [`HELD_TABLES`], which nearly every batch changes. They enter the memtable when it is
+    /// sealed or scanned: one entry instead of thousands, each a search that costs a microsecond. Before that a reader gets the
+    /// newest value even if its snapshot is older; a transaction that does so fails its validation and runs again.
+    held: HashMap<Value, (u64, Option<Value>)>,
+}
+
+/// Statistics of directories and values of the volume (crate::keys).
+const HELD_TABLES: [u8; 2] = *b"sv";
+/// Memory of a held value, about.
+const HELD_BYTES: u64 = 160;
+
+fn is_held(key: &[u8]) -> bool {
+    HELD_TABLES.contains(&key[0])
+}
+
+impl Active {
+    fn insert(&self, key: &Value, seq: u64, value: Option<&Value>) {
+        self.memtable.insert(match value {
+            Some(value) => InternalValue::from_components(key.slice(), value.slice(), seq, ValueType::Value),
+            None => InternalValue::new_tombstone(key.slice(), seq),
+        });
+    }
+
+    fn settle(&mut self) {
+        for (key, (seq, value)) in std::mem::take(&mut self.held) {
+            self.insert(&key, seq, value.as_ref());
+        }
+    }
 }
 
 impl LsmTables {
@@ -81,7 +115,7 @@ impl LsmTables {
             Some(bytes) => u64::from_le_bytes((*bytes).try_into().map_err(|_| EngineError::Damaged("position"))?),
         };
         Ok(Self {
-            active: Mutex::new(tree.active_memtable()),
+            active: Mutex::new(Active { memtable: tree.active_memtable(), held: HashMap::new() }),
             tree,
             compaction: Arc::new(Leveled::default().with_table_target_size(options.table_bytes)),
             install_at,
@@ -118,6 +152,11 @@ fn bound(at: Seq) -> u64 {
 
 impl Tables for LsmTables {
     fn get(&self, key: &[u8], at: Seq) -> Result<Option<Value>, EngineError> {
+        if is_held(key)
+            && let Some((_, value)) = self.active.lock().held.get(key)
+        {
+            return Ok(value.clone());
+        }
         Ok(self.tree.get(key, bound(at))?.map(Value::from))
     }
 
@@ -125,6 +164,9 @@ impl Tables for LsmTables {
         let from = from.max(FIRST);
         if from >= to {
             return Ok(());
+        }
+        if HELD_TABLES.iter().any(|table| from[0] <= *table && to[0] >= *table) {
+            self.active.lock().settle();
         }
         for item in self.tree.range(from..to, bound(at), None) {
             let (key, value) = item.into_inner()?;
@@ -136,14 +178,16 @@ impl Tables for LsmTables {
     }
 
     fn apply(&self, seq: Seq, batch: &Batch) {
-        let active = self.active.lock();
+        let mut active = self.active.lock();
         for (key, value) in batch.entries() {
-            active.insert(match value {
-                Some(value) => InternalValue::from_components(key.slice(), value.slice(), seq.0, ValueType::Value),
-                None => InternalValue::new_tombstone(key.slice(), seq.0),
-            });
+            if is_held(key) {
+                active.held.insert(key.clone(), (seq.0, value.clone()));
+            } else {
+                active.insert(key, seq.0, value.as_ref());
+            }
         }
-        self.memtable_bytes.store(active.size(), Ordering::Relaxed);
+        let held = active.held.len() as u64 * HELD_BYTES;
+        self.memtable_bytes.store(active.memtable.size() + held, Ordering::Relaxed);
         self.applied.fetch_max(seq.0, Ordering::SeqCst);
     }
 
@@ -166,9 +210,10 @@ impl Tables for LsmTables {
             return;
         }
         let position = applied.to_le_bytes();
-        active.insert(InternalValue::from_components(POSITION, position, applied, ValueType::Value));
+        active.settle();
+        active.memtable.insert(InternalValue::from_components(POSITION, position, applied, ValueType::Value));
         self.tree.rotate_memtable();
-        *active = self.tree.active_memtable();
+        active.memtable = self.tree.active_memtable();
         self.sealed.store(applied, Ordering::SeqCst);
         self.memtable_bytes.store(0, Ordering::Relaxed);
     }
