@@ -6,6 +6,8 @@ mod config;
 mod control;
 mod detach;
 mod format;
+mod fsck;
+mod gc;
 mod lock;
 mod mounts;
 mod status;
@@ -37,6 +39,8 @@ enum Command {
     Umount(umount::UmountArgs),
     Status(status::StatusArgs),
     Format(format::FormatArgs),
+    Fsck(fsck::FsckArgs),
+    Gc(gc::GcArgs),
 }
 
 fn main() -> ExitCode {
@@ -47,6 +51,8 @@ fn main() -> ExitCode {
         Command::Umount(args) => umount::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Format(args) => format::run(&args),
+        Command::Fsck(args) => fsck::run(&args),
+        Command::Gc(args) => gc::run(&args),
     };
     result.unwrap_or_else(|error| {
         eprintln!("sluice: {}", describe(&error));

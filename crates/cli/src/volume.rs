@@ -121,6 +121,8 @@ fn open_store(config: &VolumeConfig, dir: &Path, short: bool) -> anyhow::Result<
         fs::create_dir_all(path).with_context(|| format!("making {}", path.display()))?;
     }
     let mut options = StoreOptions { aws: AwsSettings::from_process(), ..StoreOptions::default() };
+    // A mount outlives restarts of its store: a read waits for the deadline, not for a number of tries.
+    (options.attempts_max, options.backoff_max) = (u32::MAX, Duration::from_secs(2));
     if short {
         // Somebody waits at a terminal: a store that does not answer is reported, not waited for.
         (options.attempts_max, options.deadline, options.attempt_timeout) = (3, Duration::from_secs(10), Duration::from_secs(5));

@@ -8,7 +8,7 @@ use std::{
 
 use rustix::{
     io::Errno,
-    mount::{MountFlags, UnmountFlags, mount, unmount},
+    mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount},
 };
 use sluice_tests::{Mount, Volume};
 
@@ -30,6 +30,13 @@ impl SmallDisk {
         sluice_tests::shell(&old, &format!("cp -a --sparse=always . {}", disk.0.display()));
         fs::remove_dir_all(&old).unwrap();
         disk
+    }
+}
+
+impl SmallDisk {
+    /// Makes room.
+    fn grow(&self) {
+        mount_remount(&self.0, MountFlags::empty(), c"size=200m").expect("a larger tmpfs");
     }
 }
 
@@ -74,6 +81,7 @@ fn the_journal_disk_is_full() {
     let mount = volume.up();
     verify(&mount, written);
     // The volume is usable again once there is room.
+    disk.grow();
     fs::remove_file(mount.path("0")).unwrap();
     mount.umount();
     volume.fsck_is_clean();
