@@ -6,11 +6,15 @@
 //! Lock order: a file's data, then `pool`, then `objects`, then one object's `state`.
 
 use crate::error::Failure;
+use bytes::Bytes;
 use parking_lot::Mutex;
-use sluice_base::{Clock, Entropy, ObjectId, Seq, limits::{OBJECT_BYTES, SEGMENT_BYTES}};
+use sluice_base::{
+    Clock, Entropy, ObjectId, Seq,
+    limits::{OBJECT_BYTES, SEGMENT_BYTES},
+};
 use sluice_store::{Cache, CacheError, DirtySlot, SegmentSum, SlotLocation};
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     sync::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -28,7 +32,39 @@ pub enum Body {
     /// In a slot of the cache disk.
     Slot(DirtySlot),
     /// In memory: the volume runs without a cache disk, and every byte is in the journal.
-    Memory(Mutex<Vec<u8>>),
+    Memory(Mutex<Memory>),
+}
+
+/// An object's bytes in memory.
+#[derive(Default)]
+pub struct Memory {
+    /// All of them so far.
+    pub bytes: Vec<u8>,
+    /// Segments that replay did not find again: neither read nor stored.
+    pub lost: BTreeSet<usize>,
+}
+
+impl Memory {
+    /// Puts `bytes` at `offset`; what is skipped reads as zeros.
+    pub fn put(&mut self, offset: usize, bytes: &[u8]) {
+        let end = offset + bytes.len();
+        if self.bytes.len() < end {
+            self.bytes.resize(end, 0);
+        }
+        self.bytes[offset..end].copy_from_slice(bytes);
+    }
+
+    /// [offset, offset + len), if all of it is here.
+    fn get(&self, offset: usize, len: usize) -> Option<&[u8]> {
+        let touched = offset / SEGMENT_BYTES..(offset + len).div_ceil(SEGMENT_BYTES);
+        if self.lost.range(touched).next().is_some() { None } else { self.bytes.get(offset..offset + len) }
+    }
+
+    /// All segments; lost ones are absent.
+    pub fn segments(&self) -> Vec<Option<Bytes>> {
+        let all = self.bytes.chunks(SEGMENT_BYTES).enumerate();
+        all.map(|(index, segment)| (!self.lost.contains(&index)).then(|| Bytes::copy_from_slice(segment))).collect()
+    }
 }
 
 struct State {
@@ -67,9 +103,13 @@ impl Drop for Reservation {
 
 impl DirtyObject {
     /// An object found again by replay; it takes no more data.
-    pub fn recovered(id: ObjectId, first_seq: Seq, slot: DirtySlot) -> Self {
-        let state = State { end: slot.end(), sealed: true, writers: 0, touched: Duration::ZERO };
-        Self { id, first_seq, body: Body::Slot(slot), state: Mutex::new(state) }
+    pub fn recovered(id: ObjectId, first_seq: Seq, body: Body) -> Self {
+        let end = match &body {
+            Body::Slot(slot) => slot.end(),
+            Body::Memory(memory) => memory.lock().bytes.len() as u32,
+        };
+        let state = State { end, sealed: true, writers: 0, touched: Duration::ZERO };
+        Self { id, first_seq, body, state: Mutex::new(state) }
     }
 
     /// Bytes so far.
@@ -111,11 +151,7 @@ impl DirtyObject {
         }
         match &self.body {
             Body::Slot(slot) => slot.append(offset as u32, &bytes[..len])?,
-            Body::Memory(memory) => {
-                let mut memory = memory.lock();
-                memory.resize(offset, 0);
-                memory.extend_from_slice(&bytes[..len]);
-            }
+            Body::Memory(memory) => memory.lock().put(offset, &bytes[..len]),
         }
         state.end = (offset + len) as u32;
         state.writers += 1;
@@ -182,7 +218,13 @@ impl Dirty {
         }
     }
 
-    fn try_append(&self, to: &Arc<DirtyObject>, bytes: &[u8], aligned: bool, now: Duration) -> Result<Option<Reservation>, Failure> {
+    fn try_append(
+        &self,
+        to: &Arc<DirtyObject>,
+        bytes: &[u8],
+        aligned: bool,
+        now: Duration,
+    ) -> Result<Option<Reservation>, Failure> {
         match to.append(bytes, aligned, now) {
             Ok(done) => {
                 self.bytes.fetch_add(done.as_ref().map_or(0, |d| d.len.into()), Ordering::Relaxed);
@@ -269,6 +311,9 @@ impl Dirty {
     /// Takes in an object that replay found.
     pub fn adopt(&self, object: DirtyObject) {
         self.bytes.fetch_add(object.end().into(), Ordering::Relaxed);
+        if matches!(object.body, Body::Memory(_)) {
+            self.in_memory.fetch_add(1, Ordering::Release);
+        }
         self.objects.lock().insert(object.id, Arc::new(object));
     }
 
@@ -285,7 +330,7 @@ impl Dirty {
         let Some(object) = self.get(id) else { return false };
         let Body::Memory(memory) = &object.body else { return false };
         let memory = memory.lock();
-        let Some(bytes) = memory.get(offset as usize..offset as usize + buf.len()) else { return false };
+        let Some(bytes) = memory.get(offset as usize, buf.len()) else { return false };
         buf.copy_from_slice(bytes);
         true
     }

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod attachment;
+mod cache_sync;
 mod change;
 mod dirty;
 pub mod error;
@@ -24,11 +25,12 @@ mod vfs;
 mod write;
 
 pub use attachment::DataNote;
+pub use cache_sync::CacheSync;
 pub use error::Failure;
 pub use handles::{DirHandle, FileHandle, HandleId, Opened};
 pub use log::JournalLog;
 pub use read::Read;
-pub use replay::{Recovered, replay_data};
+pub use replay::{Recovered, Replay, replay_data, replay_data_in_memory};
 pub use space::SeekFrom;
 pub use status::Status;
 pub use vfs::{Parts, Settings, Vfs};

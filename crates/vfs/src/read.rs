@@ -137,11 +137,15 @@ impl Vfs {
     /// What [offset, offset + buf.len()) of a file is made of; an inline body is copied at once.
     fn locate(&self, file: &FileState, offset: u64, buf: &mut [u8]) -> Result<Located, Errno> {
         let data = file.data.upgradable_read();
-        let loaded = |data: &FileData, shape: &Shape, range: &Range<u64>| !shape.extents || spans(range).all(|s| data.extents.has(s));
+        let loaded = |data: &FileData, shape: &Shape, range: &Range<u64>| {
+            !shape.extents || spans(range).all(|s| data.extents.has(s))
+        };
         let mut shape = data.shape;
         let wanted = |shape: &Shape| offset..shape.size.min(offset + buf.len() as u64).max(offset);
         let data = match shape {
-            Some(known) if known.inline || loaded(&data, &known, &wanted(&known)) => RwLockUpgradableReadGuard::downgrade(data),
+            Some(known) if known.inline || loaded(&data, &known, &wanted(&known)) => {
+                RwLockUpgradableReadGuard::downgrade(data)
+            }
             _ => {
                 let mut data = RwLockUpgradableReadGuard::upgrade(data);
                 let known = self.shape(file.ino, &mut data)?;

@@ -1,14 +1,14 @@
 //! After a restart: the data of objects that are not stored yet is found again, in the journal and in the slots it names.
 
-use crate::{DataNote, dirty::DirtyObject};
-use sluice_base::{ObjectId, Seq};
-use sluice_meta::{
-    Namespace,
-    records::ObjectState,
+use crate::{
+    DataNote,
+    dirty::{Body, DirtyObject, Memory},
 };
+use sluice_base::{ObjectId, Seq, limits::SEGMENT_BYTES};
+use sluice_meta::{Namespace, records::ObjectState};
 use sluice_store::{Cache, CacheError, DirtySlot};
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashSet},
     ops::ControlFlow,
 };
 
@@ -19,89 +19,155 @@ pub struct Recovered {
     pub(crate) objects: Vec<DirtyObject>,
     /// Segments whose bytes match neither the journal nor the slot: reads of them fail.
     pub damaged_segments: usize,
+    /// Objects of which the journal says that their bytes are in a cache that was not given. To start nevertheless is to lose
+    /// them.
+    pub without_cache: usize,
     /// Bytes found again.
     pub bytes: u64,
 }
 
 /// Restores data from log records, once their metadata is replayed.
 pub struct Replay<'a> {
-    cache: &'a Cache,
+    cache: Option<&'a Cache>,
     wanted: HashSet<ObjectId>,
-    slots: HashMap<ObjectId, (Seq, DirtySlot)>,
+    bodies: BTreeMap<ObjectId, (Seq, Found)>,
     found: Recovered,
+}
+
+/// Where the bytes of an object are put together.
+enum Found {
+    Slot(DirtySlot),
+    /// It was in memory before, or its slot cannot be had again. Only once all slots are taken again may such objects get one:
+    /// a claim could take, and punch, a slot that a later record names.
+    Memory(Memory),
 }
 
 /// Begins to restore the data of the objects that the metadata calls not stored.
 pub fn replay_data<'a>(namespace: &Namespace, cache: &'a Cache) -> sluice_meta::Result<Replay<'a>> {
-    let mut wanted = HashSet::new();
-    namespace.objects(&mut |id, record| {
-        if matches!(record.state, ObjectState::Open | ObjectState::Sealed) && record.live_bytes > 0 {
-            wanted.insert(id);
-        }
-        ControlFlow::Continue(())
-    })?;
-    Ok(Replay { cache, wanted, slots: HashMap::new(), found: Recovered::default() })
+    Replay::begin(namespace, Some(cache))
 }
 
-impl Replay<'_> {
+/// As [`replay_data`], for a volume without a cache disk.
+pub fn replay_data_in_memory(namespace: &Namespace) -> sluice_meta::Result<Replay<'static>> {
+    Replay::begin(namespace, None)
+}
+
+impl<'a> Replay<'a> {
+    fn begin(namespace: &Namespace, cache: Option<&'a Cache>) -> sluice_meta::Result<Self> {
+        let mut wanted = HashSet::new();
+        namespace.objects(&mut |id, record| {
+            if matches!(record.state, ObjectState::Open | ObjectState::Sealed) && record.live_bytes > 0 {
+                wanted.insert(id);
+            }
+            ControlFlow::Continue(())
+        })?;
+        Ok(Self { cache, wanted, bodies: BTreeMap::new(), found: Recovered::default() })
+    }
+
     /// One attachment of a log record, in order.
     pub fn attachment(&mut self, seq: Seq, header: &[u8], data: &[u8]) {
         let Some(note) = DataNote::decode(header).filter(|note| self.wanted.contains(&note.object)) else { return };
-        let slot = match self.slot(seq, &note) {
-            Ok(slot) => slot,
-            Err(error) => {
-                tracing::error!(object = %note.object, %error, "a slot of the journal cannot be taken again");
-                self.found.damaged_segments += 1;
-                return;
-            }
-        };
+        let cache = self.cache;
+        let (_, body) = self.bodies.entry(note.object).or_insert_with(|| (seq, find_body(cache, &note)));
         self.found.bytes += u64::from(note.len);
-        match &note.sums {
-            None => {
+        match (&mut *body, &note.sums) {
+            (Found::Slot(slot), None) => {
                 if let Err(error) = slot.restore(note.offset, data) {
                     tracing::error!(object = %note.object, %error, "journalled bytes were not written to their slot");
-                    self.found.damaged_segments += 1;
+                    let mut memory = give_up(slot);
+                    if let Some(cache) = cache {
+                        cache.discard(note.object);
+                    }
+                    memory.put(note.offset as usize, data);
+                    *body = Found::Memory(memory);
                 }
             }
-            Some(sums) => {
+            (Found::Slot(slot), Some(sums)) => {
                 if let Err(bad) = slot.verify_run(note.first_segment(), sums) {
                     tracing::error!(object = %note.object, segments = ?bad, "bytes in a slot do not match the journal");
                     self.found.damaged_segments += bad.len();
                 }
             }
+            (Found::Memory(memory), None) => memory.put(note.offset as usize, data),
+            (Found::Memory(memory), Some(sums)) => {
+                let (offset, end) = (note.offset as usize, (note.offset + note.len) as usize);
+                memory.put(end, &[]);
+                memory.lost.extend(offset / SEGMENT_BYTES..end.div_ceil(SEGMENT_BYTES));
+                self.found.damaged_segments += sums.len();
+                self.found.without_cache += usize::from(cache.is_none());
+            }
         }
-    }
-
-    fn slot(&mut self, seq: Seq, note: &DataNote) -> Result<DirtySlot, CacheError> {
-        if let Some((_, slot)) = self.slots.get(&note.object) {
-            return Ok(slot.clone());
-        }
-        // Data that was in memory only, or whose cache directory is new, gets a slot now.
-        let slot = match note.slot {
-            Some(at) => match self.cache.adopt_dirty(note.object, at) {
-                Err(CacheError::Taken(_)) if note.sums.is_none() => self.cache.create_dirty(note.object)?,
-                other => other?,
-            },
-            None => self.cache.create_dirty(note.object)?,
-        };
-        self.slots.insert(note.object, (seq, slot.clone()));
-        Ok(slot)
     }
 
     /// All records were seen.
     pub fn finish(mut self) -> Recovered {
-        for (id, (seq, slot)) in self.slots {
-            if let Err(error) = slot.finish_replay() {
-                tracing::error!(object = %id, %error, "a replayed slot did not settle");
-                self.found.damaged_segments += 1;
-            }
+        for (id, (seq, body)) in self.bodies {
+            let body = match body {
+                Found::Slot(slot) => {
+                    if let Err(error) = slot.finish_replay() {
+                        tracing::error!(object = %id, %error, "a replayed slot did not settle");
+                        self.found.damaged_segments += 1;
+                    }
+                    Body::Slot(slot)
+                }
+                Found::Memory(memory) => settle_memory(self.cache, id, memory),
+            };
             self.wanted.remove(&id);
-            self.found.objects.push(DirtyObject::recovered(id, seq, slot));
+            self.found.objects.push(DirtyObject::recovered(id, seq, body));
         }
         for lost in self.wanted {
             tracing::error!(object = %lost, "an object that is not stored has no data in the journal");
             self.found.damaged_segments += 1;
         }
+        // The log counts as synced from here on, so what it says of slots must be.
+        if let Some(Err(error)) = self.cache.map(Cache::sync) {
+            tracing::error!(%error, "what an earlier process wrote to the cache may not survive a power loss until it is stored");
+        }
         self.found
     }
+}
+
+fn find_body(cache: Option<&Cache>, note: &DataNote) -> Found {
+    match (cache, note.slot) {
+        (Some(cache), Some(at)) => match cache.adopt_dirty(note.object, at) {
+            Ok(slot) => Found::Slot(slot),
+            Err(error) => {
+                tracing::error!(object = %note.object, %error, "a slot of the journal cannot be taken again");
+                Found::Memory(Memory::default())
+            }
+        },
+        _ => Found::Memory(Memory::default()),
+    }
+}
+
+/// What a slot, whose disk refuses writes, can still give.
+fn give_up(slot: &DirtySlot) -> Memory {
+    let mut memory = Memory::default();
+    memory.put(slot.end() as usize, &[]);
+    match slot.read_all() {
+        Ok(segments) => {
+            for (index, segment) in segments.iter().enumerate() {
+                segment.iter().for_each(|bytes| memory.put(index * SEGMENT_BYTES, bytes));
+            }
+        }
+        Err(error) => {
+            tracing::error!(object = %slot.object(), %error, "a slot cannot be read");
+            memory.lost.extend(0..memory.bytes.len().div_ceil(SEGMENT_BYTES));
+        }
+    }
+    memory
+}
+
+/// A slot for an object that has none, when there is room for it.
+fn settle_memory(cache: Option<&Cache>, id: ObjectId, memory: Memory) -> Body {
+    if let Some(cache) = cache.filter(|_| memory.lost.is_empty())
+        && let Ok(slot) = cache.create_dirty(id)
+    {
+        match slot.append(0, &memory.bytes) {
+            Ok(()) => return Body::Slot(slot),
+            Err(CacheError::Gone(_)) => {}
+            Err(_) => cache.discard(id),
+        }
+    }
+    Body::Memory(memory.into())
 }

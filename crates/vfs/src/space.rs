@@ -1,14 +1,16 @@
 //! fallocate(2), lseek(2) for data and holes, copy_file_range(2).
 
-use crate::{Failure, HandleId, Vfs, error::errno, files::{FileData, FileState}};
+use crate::{
+    Failure, HandleId, Vfs,
+    change::HOLES_AT_ONCE,
+    error::errno,
+    files::{FileData, FileState},
+};
 use sluice_base::{
     Errno,
     limits::{FILE_BYTES_MAX, SPAN_BYTES},
 };
-use sluice_meta::{
-    DataChange, SizeChange,
-    extent::{Extent, Place},
-};
+use sluice_meta::{DataChange, SizeChange, extent::Extent};
 
 /// fallocate(2) modes (linux/falloc.h).
 mod mode {
@@ -19,6 +21,8 @@ mod mode {
 
 /// Most bytes that one copy_file_range call clones; the caller asks for the rest.
 const COPY_MAX: u64 = 1 << 30;
+/// Most runs that one call clones, so that its log record stays small however fragmented the source is.
+const RUNS_MAX: usize = 1024;
 
 /// What lseek(2) looks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,11 +63,15 @@ impl Vfs {
             if let Some(cleared) = body.get_mut((offset as usize).min(to)..to) {
                 cleared.fill(0);
             }
-            return self.commit(open.file.ino, &mut data, &DataChange { body: Some(Some(&body)), size, ..DataChange::default() });
+            return self.commit(
+                open.file.ino,
+                &mut data,
+                &DataChange { body: Some(Some(&body)), size, ..DataChange::default() },
+            );
         }
         let mut extents = if shape.extents { self.holes(open.file.ino, &mut data, offset, end)? } else { Vec::new() };
-        while extents.len() > 256 {
-            let part: Vec<Extent> = extents.drain(..256).collect();
+        while extents.len() > HOLES_AT_ONCE {
+            let part: Vec<Extent> = extents.drain(..HOLES_AT_ONCE).collect();
             self.commit(open.file.ino, &mut data, &DataChange { extents: part, ..DataChange::default() })?;
         }
         self.commit(open.file.ino, &mut data, &DataChange { extents, size, ..DataChange::default() })
@@ -88,7 +96,14 @@ impl Vfs {
         self.seek_extents(&open.file, &mut data, offset, shape.size, what)
     }
 
-    fn seek_extents(&self, file: &FileState, data: &mut FileData, from: u64, size: u64, what: SeekFrom) -> Result<u64, Errno> {
+    fn seek_extents(
+        &self,
+        file: &FileState,
+        data: &mut FileData,
+        from: u64,
+        size: u64,
+        what: SeekFrom,
+    ) -> Result<u64, Errno> {
         let mut at = from;
         while at < size {
             let span = self.namespace().next_span(file.ino, at / SPAN_BYTES).map_err(|e| errno(&e))?;
@@ -113,70 +128,79 @@ impl Vfs {
     /// copy_file_range(2) as a clone: the target's extents point to the same objects, no byte moves. Returns the bytes copied.
     pub fn copy_range(&self, from: (HandleId, u64), to: (HandleId, u64), len: u64) -> Result<u64, Failure> {
         let (source, target) = (self.file(from.0)?.file.clone(), self.file(to.0)?.file.clone());
-        let size = {
-            let mut data = source.data.write();
-            self.shape(source.ino, &mut data)?.size
-        };
-        let len = len.min(size.saturating_sub(from.1)).min(COPY_MAX);
-        if len == 0 {
-            return Ok(0);
-        }
-        let end = to.1.checked_add(len).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Errno::EFBIG)?;
+        let end = to.1.checked_add(len.min(COPY_MAX)).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Errno::EFBIG)?;
         if source.ino == target.ino {
-            if from.1 < end && to.1 < from.1 + len {
+            let mut data = target.data.write();
+            let Some(len) = self.copied(&source, &mut data, from.1, end - to.1)? else { return Ok(0) };
+            if from.1 < to.1 + len && to.1 < from.1 + len {
                 return Err(Errno::EINVAL.into());
             }
-            let mut data = target.data.write();
             return self.clone_within(&source, &mut data, from.1, to.1, len);
         }
         // Always in the order of the inodes, so that two copies in opposite directions do not wait for each other.
         let (first, second) = if source.ino < target.ino { (&source, &target) } else { (&target, &source) };
         let (mut first, mut second) = (first.data.write(), second.data.write());
-        let (from_data, to_data) = if source.ino < target.ino { (&mut first, &mut second) } else { (&mut second, &mut first) };
-        let shape = self.shape(source.ino, from_data)?;
-        self.shape(target.ino, to_data)?;
-        if shape.inline {
+        let (from_data, to_data) =
+            if source.ino < target.ino { (&mut first, &mut second) } else { (&mut second, &mut first) };
+        let Some(len) = self.copied(&source, from_data, from.1, end - to.1)? else { return Ok(0) };
+        if self.shape(source.ino, from_data)?.inline {
             let body = self.namespace().body(source.ino)?.unwrap_or_else(|| (&[] as &[u8]).into());
-            let mut bytes = vec![0; len as usize];
-            let from = (from.1 as usize).min(body.len());
-            let have = (len as usize).min(body.len() - from);
-            bytes[..have].copy_from_slice(&body[from..from + have]);
-            drop((first, second));
-            self.write_file(&target, to.1, &bytes, false)?;
-            return Ok(len);
+            if let Some(bytes) = body.get(from.1 as usize..).filter(|rest| !rest.is_empty()) {
+                let bytes = &bytes[..bytes.len().min(len as usize)];
+                drop((first, second));
+                self.write_file(&target, to.1, bytes, false)?;
+                return Ok(bytes.len() as u64);
+            }
+            // Behind the body there are only zeros.
+            let hole = Extent { offset: from.1, len, place: None };
+            return self.put_clone(&target, to_data, vec![hole], from.1, to.1);
         }
         self.namespace().load_extents(source.ino, &mut from_data.extents, from.1..from.1 + len)?;
         let runs = from_data.extents.map(from.1..from.1 + len);
-        self.put_clone(&target, to_data, runs, from.1, to.1, len)
+        self.put_clone(&target, to_data, runs, from.1, to.1)
     }
 
-    fn clone_within(&self, file: &FileState, data: &mut FileData, from: u64, to: u64, len: u64) -> Result<u64, Failure> {
+    /// How many of `len` bytes from `from` the file has; `None` when it ends before.
+    fn copied(&self, file: &FileState, data: &mut FileData, from: u64, len: u64) -> Result<Option<u64>, Failure> {
+        let size = self.shape(file.ino, data)?.size;
+        Ok(Some(len.min(size.saturating_sub(from))).filter(|len| *len > 0))
+    }
+
+    fn clone_within(
+        &self,
+        file: &FileState,
+        data: &mut FileData,
+        from: u64,
+        to: u64,
+        len: u64,
+    ) -> Result<u64, Failure> {
         if self.shape(file.ino, data)?.inline {
             // Inline bytes are few: EXDEV makes the kernel copy them.
             return Err(Errno::EXDEV.into());
         }
         self.namespace().load_extents(file.ino, &mut data.extents, from..from + len)?;
         let runs = data.extents.map(from..from + len);
-        self.put_clone(file, data, runs, from, to, len)
+        self.put_clone(file, data, runs, from, to)
     }
 
+    /// Lets [`to`...) of the target refer to what `runs`, which start at `from`, refer to. Returns the bytes copied.
     fn put_clone(
         &self,
         target: &FileState,
         data: &mut FileData,
-        runs: Vec<Extent>,
+        mut runs: Vec<Extent>,
         from: u64,
         to: u64,
-        len: u64,
     ) -> Result<u64, Failure> {
+        runs.truncate(RUNS_MAX);
+        let len = runs.iter().map(|run| run.len).sum();
         let shape = self.shape(target.ino, data)?;
         if shape.inline && (to > 0 || len < shape.size) {
             // A body that the copy does not cover whole: the kernel copies, and the write turns it into extents.
             return Err(Errno::EXDEV.into());
         }
         self.namespace().load_extents(target.ino, &mut data.extents, to..to + len)?;
-        let shift = |run: &Extent| Extent { offset: run.offset - from + to, len: run.len, place: run.place.map(|p: Place| p) };
-        let extents = runs.iter().map(shift).collect();
+        let extents = runs.into_iter().map(|run| Extent { offset: run.offset - from + to, ..run }).collect();
         let body = shape.inline.then_some(None);
         let size = SizeChange::AtLeast(to + len);
         self.commit(target.ino, data, &DataChange { extents, body, size, ..DataChange::default() })?;

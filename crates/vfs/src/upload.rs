@@ -5,8 +5,10 @@ use crate::{
     dirty::{Body, DirtyObject},
 };
 use bytes::Bytes;
-use sluice_base::{ObjectId, limits::SEGMENT_BYTES};
-use sluice_store::ReadError;
+use sluice_base::{ObjectId, Seq, limits::SEGMENT_BYTES};
+use sluice_meta::records::ObjectState;
+use sluice_object::StoreError;
+use sluice_store::{Cache, CacheState, ReadError};
 use std::{
     collections::HashSet,
     sync::{Arc, Weak, atomic::Ordering},
@@ -18,6 +20,10 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// The wait after a failed upload doubles from here to the last.
 const RETRY_FIRST: Duration = Duration::from_millis(200);
 const RETRY_LAST: Duration = Duration::from_secs(5);
+/// How often whoever waits for a sync looks whether the cache failed meanwhile.
+const CACHE_LOOK_INTERVAL: Duration = Duration::from_millis(200);
+/// Tries at reading a slot whose disk gives errors: some 6 s.
+const READ_TRIES: u32 = 5;
 
 /// Runs until the volume goes.
 pub(crate) async fn run(vfs: Weak<Vfs>) {
@@ -25,19 +31,17 @@ pub(crate) async fn run(vfs: Weak<Vfs>) {
     loop {
         let Some(alive) = vfs.upgrade() else { return };
         let _ = tokio::time::timeout(LOOK_INTERVAL, alive.upload_now.notified()).await;
-        let pressed = alive.draining.load(Ordering::Acquire) || alive.journal_is_filling();
+        let pressed = alive.is_pressed();
         let mut ready = alive.dirty.ready(if pressed { Duration::ZERO } else { alive.settings.upload_delay });
         ready.sort_by_key(|object| object.first_seq);
         for object in ready {
             if !under_way.lock().insert(object.id) {
                 continue;
             }
-            let Ok(permit) = alive.uploading.clone().acquire_owned().await else { return };
             let (vfs, under_way) = (alive.clone(), under_way.clone());
             alive.parts.runtime.spawn(async move {
                 vfs.upload(&object).await;
                 under_way.lock().remove(&object.id);
-                drop(permit);
                 vfs.upload_now.notify_one();
             });
         }
@@ -48,6 +52,17 @@ pub(crate) async fn run(vfs: Weak<Vfs>) {
 }
 
 impl Vfs {
+    /// Whether objects leave whatever their age.
+    fn is_pressed(&self) -> bool {
+        let waited_for = self.draining.load(Ordering::Acquire) || self.waiting.load(Ordering::Acquire) > 0;
+        waited_for || self.journal_is_filling() || self.failed_cache().is_some()
+    }
+
+    /// The cache, when it is out of use and what is dirty in it must leave.
+    fn failed_cache(&self) -> Option<&Cache> {
+        self.parts.cache.as_deref().filter(|cache| cache.stats().state == CacheState::Failed)
+    }
+
     fn journal_is_filling(&self) -> bool {
         let usage = self.parts.journal.usage();
         usage.used_bytes > usage.capacity_bytes / 2
@@ -65,9 +80,9 @@ impl Vfs {
 
     /// Takes one object to the store, or drops it when nothing refers to it. Ends only when that is done.
     async fn upload(self: &Arc<Self>, object: &Arc<DirtyObject>) {
-        let mut wait = RETRY_FIRST;
+        let (mut wait, mut tries) = (RETRY_FIRST, 0);
         loop {
-            match self.try_upload(object).await {
+            match self.try_upload(object, tries).await {
                 Ok(()) => return,
                 Err(error) => {
                     self.counters.upload_errors.fetch_add(1, Ordering::Relaxed);
@@ -75,65 +90,109 @@ impl Vfs {
                 }
             }
             tokio::time::sleep(wait).await;
-            wait = (wait * 2).min(RETRY_LAST);
+            (wait, tries) = ((wait * 2).min(RETRY_LAST), tries + 1);
         }
     }
 
-    async fn try_upload(self: &Arc<Self>, object: &Arc<DirtyObject>) -> Result<(), String> {
+    async fn try_upload(self: &Arc<Self>, object: &Arc<DirtyObject>, tries: u32) -> Result<(), String> {
+        // Held while there are bytes in memory, not while waiting: with a failed cache, a sync waits for all the others.
+        let permit = self.uploading.acquire().await.map_err(|e| e.to_string())?;
         let record = self.namespace().object(object.id).map_err(|e| e.to_string())?;
-        let dead = record.is_none_or(|record| record.live_bytes == 0);
+        let dead = record.as_ref().is_none_or(|record| record.live_bytes == 0);
         if dead && self.namespace().forget_object(object.id).map_err(|e| e.to_string())? {
-            // Its last references went before it was stored: nothing to store.
+            // Its last references went before it was stored: nothing to store. But until the log says so durably, a power loss
+            // brings them back.
+            drop(permit);
+            self.wait_durable(object, self.parts.journal.written()).await?;
             self.settle(object, false);
             return Ok(());
         }
-        let (reader, vfs) = (object.clone(), self.clone());
-        let segments = tokio::task::spawn_blocking(move || vfs.segments_of(&reader)).await.map_err(|e| e.to_string())??;
-        let stored = self.parts.store.put_object(object.id, &segments).await.map_err(|e| e.to_string())?;
-        let done = self.namespace().object_stored(object.id, stored.segment_count(), stored.stored_bytes());
-        let seq = done.map_err(|e| e.to_string())?.seq;
+        if record.is_none_or(|record| record.state != ObjectState::Stored) {
+            self.store_object(object, tries).await?;
+        }
+        drop(permit);
         // The journal may lose the data only when what says that it is stored cannot be lost.
-        self.parts.committer.wait_synced(seq).await.map_err(|e| e.to_string())?;
+        self.wait_durable(object, self.parts.journal.written()).await?;
         self.counters.uploaded.fetch_add(object.end().into(), Ordering::Relaxed);
         self.settle(object, true);
         Ok(())
     }
 
-    /// All segments, checked. One that is damaged beyond the journal's help becomes absent: reads of it fail, and the rest of
-    /// the object is saved.
-    fn segments_of(&self, object: &DirtyObject) -> Result<Vec<Option<Bytes>>, String> {
+    async fn store_object(self: &Arc<Self>, object: &Arc<DirtyObject>, tries: u32) -> Result<(), String> {
+        // The log goes first: after a power loss replay must find what was stored under this id, not less.
+        let written = self.parts.journal.written();
+        let mut synced = self.parts.committer.wait_synced(written);
+        while self.failed_cache().is_none() {
+            if let Ok(done) = tokio::time::timeout(CACHE_LOOK_INTERVAL, &mut synced).await {
+                done.map_err(|e| e.to_string())?;
+                break;
+            }
+        }
+        let (reader, vfs) = (object.clone(), self.clone());
+        let read = tokio::task::spawn_blocking(move || vfs.segments_of(&reader, tries)).await;
+        let Segments { segments, damaged } = read.map_err(|e| e.to_string())??;
+        let stored = match self.parts.store.put_object(object.id, &segments).await {
+            // An earlier process got this far and was killed before it could note it; what it stored may hold bytes of writes
+            // that never committed. Nobody reads the stored object yet. One that we cannot replace as a whole stays.
+            Err(StoreError::Exists { .. }) if !damaged => {
+                self.parts.store.delete_object(object.id).await.map_err(|e| e.to_string())?;
+                self.parts.store.put_object(object.id, &segments).await
+            }
+            other => other,
+        };
+        let stored = stored.map_err(|e| e.to_string())?;
+        let done = self.namespace().object_stored(object.id, stored.segment_count(), stored.stored_bytes());
+        done.map(drop).map_err(|e| e.to_string())
+    }
+
+    /// Waits until the log is durable up to `seq`. With a failed cache that takes until no slot holds what is nowhere else
+    /// ([`crate::CacheSync`]); of this object that is true already.
+    async fn wait_durable(&self, object: &DirtyObject, seq: Seq) -> Result<(), String> {
+        let mut synced = self.parts.committer.wait_synced(seq);
+        loop {
+            if let Some(cache) = self.failed_cache() {
+                // A failed cache gives no slot away, so the bytes stay where a replay would look for them.
+                cache.mark_clean(object.id);
+            }
+            if let Ok(done) = tokio::time::timeout(CACHE_LOOK_INTERVAL, &mut synced).await {
+                return done.map_err(|e| e.to_string());
+            }
+        }
+    }
+
+    /// All segments, checked. One that is damaged becomes absent: reads of it fail, and the rest of the object is saved. One
+    /// that cannot be read is tried again a few times before.
+    fn segments_of(&self, object: &DirtyObject, tries: u32) -> Result<Segments, String> {
         let slot = match &object.body {
             Body::Memory(memory) => {
-                let bytes = Bytes::from(memory.lock().clone());
-                let piece = |at: usize| Some(bytes.slice(at..(at + SEGMENT_BYTES).min(bytes.len())));
-                return Ok((0..bytes.len()).step_by(SEGMENT_BYTES).map(piece).collect());
+                let memory = memory.lock();
+                return Ok(Segments { segments: memory.segments(), damaged: !memory.lost.is_empty() });
             }
             Body::Slot(slot) => slot,
         };
-        loop {
-            match slot.read_all() {
-                Ok(segments) => return Ok(segments.into_iter().map(|segment| segment.map(Bytes::from)).collect()),
-                Err(ReadError::Corrupt { index }) => {
-                    tracing::error!(object = %object.id, index, "a segment was damaged before it was stored; reads of it will fail");
-                    if let Some(cache) = &self.parts.cache {
-                        cache.retire(object.id, index);
-                    }
-                    return self.salvage(object);
+        match slot.read_all() {
+            Ok(all) => Ok(Segments { segments: all.into_iter().map(|s| s.map(Bytes::from)).collect(), damaged: false }),
+            Err(ReadError::Io(error)) if tries < READ_TRIES => Err(error.to_string()),
+            Err(error) => {
+                tracing::error!(object = %object.id, %error, "bytes were lost before they were stored; reads of them will fail");
+                if let (Some(cache), ReadError::Corrupt { index }) = (&self.parts.cache, &error) {
+                    cache.retire(object.id, *index);
                 }
-                Err(error) => return Err(error.to_string()),
+                self.lost.store(true, Ordering::Release);
+                self.salvage(object)
             }
         }
     }
 
     /// What can still be read of a damaged object.
-    fn salvage(&self, object: &DirtyObject) -> Result<Vec<Option<Bytes>>, String> {
+    fn salvage(&self, object: &DirtyObject) -> Result<Segments, String> {
         let pin = self.parts.cache.as_ref().and_then(|cache| cache.pin(object.id)).ok_or("the slot is gone")?;
         let end = object.end() as usize;
         let piece = |at: usize| {
             let mut bytes = vec![0; SEGMENT_BYTES.min(end - at)];
             pin.read_at(at as u32, &mut bytes).ok().map(|()| Bytes::from(bytes))
         };
-        Ok((0..end).step_by(SEGMENT_BYTES).map(piece).collect())
+        Ok(Segments { segments: (0..end).step_by(SEGMENT_BYTES).map(piece).collect(), damaged: true })
     }
 
     /// The object is no longer dirty.
@@ -148,4 +207,10 @@ impl Vfs {
         self.dirty.remove(object.id);
         self.trim_journal();
     }
+}
+
+/// What an object has to store.
+struct Segments {
+    segments: Vec<Option<Bytes>>,
+    damaged: bool,
 }

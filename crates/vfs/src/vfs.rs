@@ -1,13 +1,21 @@
 //! The parts joined, and the work that goes on in the background.
 
 use crate::{Failure, dirty::Dirty, fetch::Fetches, files::Files, handles::Handles, status::Counters, upload};
+use futures::FutureExt;
 use parking_lot::Mutex;
 use sluice_base::{Clock, Entropy, Errno, SessionId};
 use sluice_journal::{Committer, Journal};
 use sluice_meta::Namespace;
 use sluice_object::Store;
 use sluice_store::Cache;
-use std::{sync::Arc, time::Duration};
+use std::{
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 use tokio::{
     runtime::Handle,
     sync::{Notify, Semaphore},
@@ -71,7 +79,11 @@ pub struct Vfs {
     /// Told when the uploader should look at once.
     pub(crate) upload_now: Notify,
     pub(crate) uploading: Arc<Semaphore>,
-    pub(crate) draining: std::sync::atomic::AtomicBool,
+    pub(crate) draining: AtomicBool,
+    /// Operations that wait for room: while there are any, no object waits for its age.
+    pub(crate) waiting: AtomicUsize,
+    /// Bytes were lost before they were stored: a sync must say so, once.
+    pub(crate) lost: Arc<AtomicBool>,
     pub(crate) tasks: Mutex<Vec<tokio::task::JoinHandle<()>>>,
 }
 
@@ -90,12 +102,17 @@ impl Vfs {
             upload_now: Notify::new(),
             uploading: Arc::new(Semaphore::new(settings.uploads)),
             draining: false.into(),
+            waiting: AtomicUsize::new(0),
+            lost: Arc::default(),
             tasks: Mutex::default(),
             parts,
             settings,
         });
         let runtime = vfs.parts.runtime.clone();
-        let tasks = [runtime.spawn(upload::run(Arc::downgrade(&vfs))), runtime.spawn(crate::names::reclaim(Arc::downgrade(&vfs)))];
+        let tasks = [
+            runtime.spawn(upload::run(Arc::downgrade(&vfs))),
+            runtime.spawn(crate::names::reclaim(Arc::downgrade(&vfs))),
+        ];
         vfs.tasks.lock().extend(tasks);
         vfs
     }
@@ -110,33 +127,54 @@ impl Vfs {
     pub async fn make_room<T>(&self, mut operation: impl FnMut() -> Result<T, Failure>) -> Result<T, Errno> {
         let started = self.parts.clock.monotonic();
         loop {
+            // Before the attempt, so that room made meanwhile is not missed.
+            let mut room = pin!(self.room.notified());
+            room.as_mut().enable();
             match operation() {
                 Ok(value) => return Ok(value),
                 Err(Failure::Errno(errno)) => return Err(errno),
-                Err(Failure::DiskFull) if self.parts.clock.monotonic() - started >= DISK_FULL_WAIT => return Err(Errno::ENOSPC),
-                Err(Failure::Wait | Failure::DiskFull) => self.room().await,
+                Err(Failure::DiskFull) if self.parts.clock.monotonic() - started >= DISK_FULL_WAIT => {
+                    return Err(Errno::ENOSPC);
+                }
+                Err(Failure::Wait | Failure::DiskFull) => self.room(room).await,
             }
         }
     }
 
     /// Resolves when journal or cache may have room again, or after a second: who waits tries again then.
-    async fn room(&self) {
+    async fn room(&self, room: impl Future<Output = ()>) {
+        struct Waiting<'a>(&'a AtomicUsize);
+        impl Drop for Waiting<'_> {
+            fn drop(&mut self) {
+                self.0.fetch_sub(1, Ordering::AcqRel);
+            }
+        }
+        self.waiting.fetch_add(1, Ordering::AcqRel);
+        let _waiting = Waiting(&self.waiting);
         self.upload_now.notify_one();
-        let _ = tokio::time::timeout(Duration::from_secs(1), self.room.notified()).await;
+        let _ = tokio::time::timeout(Duration::from_secs(1), room).await;
     }
 
     /// Everything acked before this call survives power loss when the future ends well; `None` when it already does.
     pub fn sync(&self) -> Option<impl Future<Output = Result<(), Errno>> + Send + 'static> {
-        let written = self.parts.journal.written();
-        if self.parts.journal.synced() >= written {
+        // The committer's position, not the journal's own: slabs are synced beside the journal, and a journal that goes on to a
+        // new segment syncs the old one without them.
+        let mut synced = self.parts.committer.wait_synced(self.parts.journal.written());
+        let at_once = (&mut synced).now_or_never();
+        if at_once == Some(Ok(())) && !self.lost.load(Ordering::Acquire) {
             return None;
         }
-        let synced = self.parts.committer.wait_synced(written);
+        let lost = self.lost.clone();
         Some(async move {
-            synced.await.map_err(|error| {
+            let outcome = match at_once {
+                Some(outcome) => outcome,
+                None => synced.await,
+            };
+            outcome.map_err(|error| {
                 tracing::error!(%error, "a sync failed");
                 Errno::EIO
-            })
+            })?;
+            if lost.swap(false, Ordering::AcqRel) { Err(Errno::EIO) } else { Ok(()) }
         })
     }
 
@@ -152,10 +190,10 @@ impl Vfs {
 
     /// Uploads everything, whatever its age. Resolves when nothing is dirty.
     pub async fn drain(&self) {
-        self.draining.store(true, std::sync::atomic::Ordering::Release);
-        while self.dirty.totals().0 > 0 {
-            self.room().await;
-        }
+        self.draining.store(true, Ordering::Release);
+        let all_clean = || if self.dirty.totals().0 == 0 { Ok(()) } else { Err(Failure::Wait) };
+        // It cannot fail: it only waits.
+        let _ = self.make_room(all_clean).await;
     }
 
     /// Ends the background work; nothing may be called afterwards.

@@ -37,7 +37,13 @@ impl Vfs {
     }
 
     /// As [`Vfs::write`], waiting for room in journal and cache.
-    pub async fn write_later(self: Arc<Self>, handle: HandleId, offset: u64, bytes: Vec<u8>, kill: bool) -> Result<(), Errno> {
+    pub async fn write_later(
+        self: Arc<Self>,
+        handle: HandleId,
+        offset: u64,
+        bytes: Vec<u8>,
+        kill: bool,
+    ) -> Result<(), Errno> {
         self.make_room(|| self.write(handle, offset, &bytes, kill)).await
     }
 
@@ -46,7 +52,13 @@ impl Vfs {
         self.make_room(|| self.write_ino(ino, offset, &bytes)).await
     }
 
-    pub(crate) fn write_file(&self, file: &FileState, offset: u64, bytes: &[u8], kill_suidgid: bool) -> Result<(), Failure> {
+    pub(crate) fn write_file(
+        &self,
+        file: &FileState,
+        offset: u64,
+        bytes: &[u8],
+        kill_suidgid: bool,
+    ) -> Result<(), Failure> {
         if bytes.is_empty() {
             return Ok(());
         }
@@ -92,7 +104,14 @@ impl Vfs {
         Ok(())
     }
 
-    fn write_inline(&self, ino: Ino, data: &mut FileData, offset: usize, bytes: &[u8], kill: bool) -> Result<(), Failure> {
+    fn write_inline(
+        &self,
+        ino: Ino,
+        data: &mut FileData,
+        offset: usize,
+        bytes: &[u8],
+        kill: bool,
+    ) -> Result<(), Failure> {
         let shape = self.shape(ino, data)?;
         let old = if shape.inline { self.namespace().body(ino).map_err(|e| errno(&e))? } else { None };
         let mut body = old.map_or_else(Vec::new, |old| old.to_vec());
@@ -102,7 +121,11 @@ impl Vfs {
         }
         body[offset..end].copy_from_slice(bytes);
         let size = SizeChange::AtLeast(end as u64);
-        self.commit(ino, data, &DataChange { body: Some(Some(&body)), size, kill_suidgid: kill, ..DataChange::default() })
+        self.commit(
+            ino,
+            data,
+            &DataChange { body: Some(Some(&body)), size, kill_suidgid: kill, ..DataChange::default() },
+        )
     }
 
     /// Commits a change and keeps the file's shape true.
@@ -124,7 +147,13 @@ impl Vfs {
     }
 
     /// Puts bytes into open objects and notes what the log record must say.
-    fn place<'a>(&self, data: &mut FileData, batch: &mut Batch<'a>, offset: u64, bytes: &'a [u8]) -> Result<(), Failure> {
+    fn place<'a>(
+        &self,
+        data: &mut FileData,
+        batch: &mut Batch<'a>,
+        offset: u64,
+        bytes: &'a [u8],
+    ) -> Result<(), Failure> {
         let large = bytes.len() >= SMALL_WRITE_BYTES;
         let mut done = 0;
         while done < bytes.len() {
@@ -134,8 +163,13 @@ impl Vfs {
             let object = &reserved.object;
             let sums = if large { object.sums(reserved.offset, reserved.len) } else { None };
             let in_record = if sums.is_some() { &rest[..0] } else { &rest[..reserved.len as usize] };
-            let note =
-                DataNote { object: object.id, offset: reserved.offset, len: reserved.len, slot: object.location(), sums };
+            let note = DataNote {
+                object: object.id,
+                offset: reserved.offset,
+                len: reserved.len,
+                slot: object.location(),
+                sums,
+            };
             batch.attachments.push(Attachment { header: note.encode(), data: in_record });
             let place = Some(Place { object: object.id, offset: reserved.offset });
             batch.extents.push(Extent { offset: at, len: reserved.len.into(), place });

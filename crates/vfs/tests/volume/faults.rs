@@ -1,0 +1,224 @@
+//! A store that fails, and a cache disk that does.
+
+use crate::harness::{CACHE, Shape, Volume, World, pattern};
+use sluice_base::{Errno, Ino, disk::Operation};
+use sluice_object::backend::{Fault, Faults, RequestKind};
+use sluice_store::CacheState;
+use std::path::Path;
+
+const LEN: usize = 300_000;
+
+/// A file that is in the store alone, as a process finds it that was just started.
+fn cold_file(world: &mut World) -> (Volume, Vec<u8>) {
+    let volume = world.start();
+    let (_, handle) = volume.create("file");
+    let bytes = pattern(7, LEN);
+    volume.write(handle, 0, &bytes).unwrap();
+    volume.upload();
+    world.kill(volume);
+    world.remove_cache();
+    (world.start(), bytes)
+}
+
+/// To be survived: the store is down. Writes, and reads of what is cached, go on; uploads go on by themselves once it is back.
+#[test]
+fn a_store_that_is_down_delays_uploads_only() {
+    let mut world = World::new(1, Shape::default());
+    let volume = world.start();
+    world.backend.set_down(true);
+    let (_, handle) = volume.create("file");
+    let bytes = pattern(1, 1_200_000);
+    volume.write(handle, 0, &bytes[..700_000]).unwrap();
+    volume.write(handle, 700_000, &bytes[700_000..]).unwrap();
+    volume.sync().unwrap();
+    assert!(volume.read_all("file").unwrap() == bytes);
+    let uploading = volume.vfs.drain();
+    let failed = async {
+        while volume.vfs.status().unwrap().upload_errors == 0 {
+            tokio::task::yield_now().await;
+        }
+    };
+    volume.wait(async {
+        futures::future::select(std::pin::pin!(uploading), std::pin::pin!(failed)).await;
+    });
+    assert!(volume.vfs.dirty_totals().0 > 0);
+    world.backend.set_down(false);
+    volume.wait(volume.vfs.drain());
+    world.kill(volume);
+    world.remove_cache();
+    let volume = world.start();
+    assert!(volume.read_all("file").unwrap() == bytes);
+    world.kill(volume);
+}
+
+/// To be survived: a put is done, but its answer is lost, again and again.
+#[test]
+fn a_put_without_an_answer_is_a_put() {
+    let mut world = World::new(2, Shape::default());
+    (0..4).for_each(|_| world.backend.plan(RequestKind::Put, Fault::LostAnswer));
+    let (volume, bytes) = cold_file(&mut world);
+    assert!(volume.read_all("file").unwrap() == bytes);
+    world.kill(volume);
+}
+
+/// To be survived: the process was killed after a put and before it could note it; what was stored held bytes of a write that
+/// never committed, so the next process has other bytes under the same id.
+#[test]
+fn an_object_stored_by_a_killed_process_is_replaced() {
+    let mut world = World::new(3, Shape::default());
+    let volume = world.start();
+    let (_, handle) = volume.create("file");
+    let bytes = pattern(3, LEN);
+    volume.write(handle, 0, &bytes).unwrap();
+    world.kill(volume);
+    // The id is known only once it is stored: store it, then go back to before.
+    // Everything was synced when the process ended, so this is a copy.
+    let before = world.disk.power_loss(0);
+    let volume = world.start();
+    volume.upload();
+    world.kill(volume);
+    let keys = world.backend.inner().keys();
+    let object = keys.iter().find(|key| key.starts_with("objects/")).unwrap();
+    world.backend.inner().damage(object, |stored| stored.truncate(100));
+    world.disk = before;
+    let volume = world.start();
+    volume.upload();
+    world.kill(volume);
+    world.remove_cache();
+    let volume = world.start();
+    assert!(volume.read_all("file").unwrap() == bytes);
+    world.kill(volume);
+}
+
+/// To be survived: answers that are cut short or have a wrong bit. Never a wrong byte; an error only when it comes twice.
+#[test]
+fn damaged_answers_are_never_passed_on() {
+    for fault in [Fault::Truncated, Fault::FlippedBit, Fault::Unavailable, Fault::LostAnswer] {
+        let mut world = World::new(4, Shape::default());
+        let (volume, bytes) = cold_file(&mut world);
+        world.backend.plan(RequestKind::Get, fault);
+        assert!(volume.read_all("file").unwrap() == bytes, "{fault:?}");
+        world.kill(volume);
+    }
+    let mut world = World::new(5, Shape { slots: 0, ..Shape::default() });
+    let volume = world.start();
+    let (_, handle) = volume.create("file");
+    let bytes = pattern(7, LEN);
+    volume.write(handle, 0, &bytes).unwrap();
+    volume.upload();
+    world.backend.set_faults(Faults { truncated: 300, flipped_bit: 300, ..Faults::default() });
+    let found: Vec<_> = (0..40).map(|i| (i * 7000, volume.read(handle, i * 7000, 20_000))).collect();
+    for (at, read) in &found {
+        match read {
+            Ok(read) => assert!(*read == bytes[*at as usize..][..read.len()]),
+            Err(errno) => assert_eq!(*errno, Errno::EIO),
+        }
+    }
+    assert!(found.iter().any(|(_, read)| read.is_ok()));
+    world.kill(volume);
+}
+
+/// To be survived: the store is gone, or silent, under a reader, who gets an error in bounded time and the bytes later.
+#[test]
+fn a_read_from_a_dead_store_ends() {
+    let mut world = World::new(6, Shape::default());
+    let (volume, bytes) = cold_file(&mut world);
+    world.backend.set_down(true);
+    assert_eq!(volume.read_all("file"), Err(Errno::ETIMEDOUT));
+    world.backend.set_down(false);
+    (0..3).for_each(|_| world.backend.plan(RequestKind::Get, Fault::Hang));
+    assert_eq!(volume.read_all("file"), Err(Errno::ETIMEDOUT));
+    assert!(volume.read_all("file").unwrap() == bytes);
+    world.kill(volume);
+}
+
+fn write_some(volume: &Volume, name: &str, seed: u64) -> Vec<u8> {
+    let (_, handle) = volume.open(name).unwrap_or_else(|| volume.create(name));
+    let bytes = pattern(seed, 700_000);
+    volume.write(handle, 0, &bytes[..300_000]).unwrap();
+    for (at, piece) in (300_000..).step_by(50_000).zip(bytes[300_000..].chunks(50_000)) {
+        volume.write(handle, at, piece).unwrap();
+    }
+    volume.vfs.release(handle);
+    bytes
+}
+
+/// To be survived: the cache disk refuses writes, or has no room. The volume goes on in memory, with every byte in the journal.
+#[test]
+fn a_cache_disk_that_refuses_writes() {
+    for (operation, errno) in [(Operation::Write, Errno::EIO), (Operation::Write, Errno::ENOSPC)] {
+        let mut world = World::new(7, Shape::default());
+        let volume = world.start();
+        let first = write_some(&volume, "first", 1);
+        world.plan.fail_under(operation, &Path::new(CACHE).join("slab-00000"), errno);
+        let second = write_some(&volume, "second", 2);
+        let again = write_some(&volume, "first", 3);
+        assert!(volume.read_all("first").unwrap() == again && again != first);
+        assert!(volume.read_all("second").unwrap() == second);
+        volume.sync().unwrap();
+        // Also at the next start.
+        world.kill(volume);
+        let volume = world.start();
+        assert!(volume.read_all("first").unwrap() == again, "{errno:?}");
+        assert!(volume.read_all("second").unwrap() == second, "{errno:?}");
+        volume.upload();
+        assert!(volume.read_all("first").unwrap() == again, "{errno:?}");
+        assert!(volume.read_all("second").unwrap() == second, "{errno:?}");
+        world.kill(volume);
+    }
+}
+
+/// To be survived: fdatasync of a slab fails. What only the slots hold goes to the store before a sync that covers it ends, also
+/// with more objects than are uploaded at once; later syncs need no cache; a power loss then loses nothing.
+#[test]
+fn a_failed_sync_of_the_cache_drains_it() {
+    let mut world = World::new(8, Shape::default());
+    let volume = world.start();
+    let names: Vec<String> = (0..12).map(|i| format!("file-{i}")).collect();
+    let open: Vec<_> = names.iter().map(|name| volume.create(name).1).collect();
+    let bytes: Vec<_> = (0..12).map(|i| pattern(i, 200_000)).collect();
+    open.iter().zip(&bytes).for_each(|(handle, bytes)| volume.write(*handle, 0, bytes).unwrap());
+    world.plan.fail_under(Operation::Sync, Path::new(CACHE), Errno::EIO);
+    world.backend.set_down(true);
+    let mut synced = Box::pin(volume.vfs.sync().unwrap());
+    let failed = || volume.cache.as_ref().unwrap().stats().state == CacheState::Failed;
+    // While the store is down it does not end, and reads go on.
+    volume.wait(async {
+        while !failed() || volume.vfs.status().unwrap().upload_errors == 0 {
+            assert!(futures::poll!(&mut synced).is_pending());
+            tokio::task::yield_now().await;
+        }
+    });
+    names.iter().zip(&bytes).for_each(|(name, bytes)| assert!(volume.read_all(name).unwrap() == *bytes));
+    world.backend.set_down(false);
+    volume.wait(synced).unwrap();
+    let after = write_some(&volume, "after", 99);
+    volume.sync().unwrap();
+    world.lose_power(volume, 8);
+    world.plan.heal();
+    let volume = world.start();
+    names.iter().zip(&bytes).for_each(|(name, bytes)| assert!(volume.read_all(name).unwrap() == *bytes));
+    assert!(volume.read_all("after").unwrap() == after);
+    world.kill(volume);
+}
+
+/// To be survived: a dirty slot that gives read errors for good. Its bytes are lost, which the next sync tells once; everything
+/// else is stored.
+#[test]
+fn a_dirty_slot_that_cannot_be_read_is_told() {
+    let mut world = World::new(9, Shape::default());
+    let volume = world.start();
+    let (_, handle) = volume.create("lost");
+    volume.write(handle, 0, &pattern(1, LEN)).unwrap();
+    world.plan.fail_under(Operation::Read, Path::new(CACHE), Errno::EIO);
+    volume.upload();
+    world.plan.heal();
+    assert_eq!(volume.sync(), Err(Errno::EIO));
+    assert_eq!(volume.sync(), Ok(()));
+    assert_eq!(volume.read(handle, 0, 100), Err(Errno::EIO));
+    let kept = write_some(&volume, "kept", 5);
+    volume.upload();
+    assert!(volume.read_all("kept").unwrap() == kept);
+    assert!(volume.vfs.unlink(Ino::ROOT, b"lost").is_ok());
+    world.kill(volume);
+}

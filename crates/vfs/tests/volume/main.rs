@@ -1,0 +1,10 @@
+//! The vfs from the outside: only public calls, over disks and a store that fail, lose power, fill up and lie.
+
+#![allow(missing_docs)]
+
+mod bits;
+mod faults;
+mod harness;
+mod model;
+mod power;
+mod threads;
