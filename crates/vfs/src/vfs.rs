@@ -123,7 +123,7 @@ impl Vfs {
     }
 
     /// Runs `operation` until there is room for it. It waits as long as uploads may make room, however long the store is
-    /// down; for a full journal disk only [`DISK_FULL_WAIT`].
+    /// down; for a full journal disk only ten seconds.
     pub async fn make_room<T>(&self, mut operation: impl FnMut() -> Result<T, Failure>) -> Result<T, Errno> {
         let started = self.parts.clock.monotonic();
         loop {
@@ -157,8 +157,7 @@ impl Vfs {
 
     /// Everything acked before this call survives power loss when the future ends well; `None` when it already does.
     pub fn sync(&self) -> Option<impl Future<Output = Result<(), Errno>> + Send + 'static> {
-        // The committer's position, not the journal's own: slabs are synced beside the journal, and a journal that goes on to a
-        // new segment syncs the old one without them.
+        // The committer's position, not the journal's own: slabs are synced beside the journal, which may be done before them.
         let mut synced = self.parts.committer.wait_synced(self.parts.journal.written());
         let at_once = (&mut synced).now_or_never();
         if at_once == Some(Ok(())) && !self.lost.load(Ordering::Acquire) {

@@ -168,6 +168,29 @@ fn a_cache_disk_that_refuses_writes() {
     }
 }
 
+/// To be survived: at a restart, bytes that were in memory must not get a slot before a later record names that slot as its own.
+#[test]
+fn replay_takes_slots_again_before_it_gives_any_away() {
+    let mut world = World::new(10, Shape { slots: 1, ..Shape::default() });
+    world.backend.set_down(true);
+    let volume = world.start();
+    world.plan.fail_under(Operation::Write, &Path::new(CACHE).join("slab-00000"), Errno::EIO);
+    let (in_memory, in_slot) = (pattern(1, 10_000), pattern(2, LEN));
+    volume.write(volume.create("memory").1, 0, &in_memory).unwrap();
+    world.plan.heal();
+    // Waits until the uploader has given up the slot that refused the bytes.
+    volume.write(volume.create("slot").1, 0, &in_slot).unwrap();
+    world.kill(volume);
+    let volume = world.start();
+    assert_eq!(volume.damaged, 0);
+    assert!(volume.read_all("memory").unwrap() == in_memory);
+    assert!(volume.read_all("slot").unwrap() == in_slot);
+    world.backend.set_down(false);
+    volume.upload();
+    assert!(volume.read_all("memory").unwrap() == in_memory);
+    world.kill(volume);
+}
+
 /// To be survived: fdatasync of a slab fails. What only the slots hold goes to the store before a sync that covers it ends, also
 /// with more objects than are uploaded at once; later syncs need no cache; a power loss then loses nothing.
 #[test]

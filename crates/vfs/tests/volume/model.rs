@@ -231,3 +231,38 @@ proptest! {
         run(Shape { slots: 0, checkpoints: true, ..Shape::default() }, &ops);
     }
 }
+
+/// To be survived: a file of so many pieces that its extents do not fit into one log record is cloned and truncated.
+#[test]
+fn a_file_in_many_pieces() {
+    const PIECE: u64 = 4096;
+    const PIECES: u64 = 1024;
+    let mut world = World::new(1, Shape::default());
+    let volume = world.start();
+    let (_, source) = volume.create("source");
+    let bytes = pattern(1, (PIECES * PIECE) as usize);
+    volume.write(source, 0, &bytes).unwrap();
+    let (ino, target) = volume.create("target");
+    for i in 0..PIECES {
+        let at = (PIECES - 1 - i) * PIECE;
+        assert_eq!(volume.vfs.copy_range((source, at), (target, i * PIECE), PIECE), Ok(PIECE));
+    }
+    let whole = PIECES * PIECE;
+    for i in 1..128 {
+        assert_eq!(volume.vfs.copy_range((target, 0), (target, i * whole), whole), Ok(whole));
+    }
+    let (_, copy) = volume.create("copy");
+    let (mut done, size) = (0, 128 * whole);
+    while done < size {
+        done += volume.vfs.copy_range((target, done), (copy, done), size - done).unwrap();
+    }
+    let last = volume.read(copy, size - PIECE, PIECE as usize).unwrap();
+    assert!(last == bytes[..PIECE as usize]);
+    volume.vfs.setattr(ino, Some(0), &SetAttributes::default()).unwrap();
+    assert!(volume.read(copy, size - PIECE, PIECE as usize).unwrap() == last);
+    world.kill(volume);
+    let volume = world.start();
+    let (_, copy) = volume.open("copy").unwrap();
+    assert!(volume.read(copy, size - PIECE, PIECE as usize).unwrap() == last);
+    world.kill(volume);
+}
