@@ -32,7 +32,11 @@ impl Clock for SystemClock {
             Err(before) => {
                 let before = before.duration();
                 let (secs, nanos) = (-(before.as_secs() as i64), before.subsec_nanos());
-                if nanos == 0 { Timestamp { secs, nanos } } else { Timestamp { secs: secs - 1, nanos: 1_000_000_000 - nanos } }
+                if nanos == 0 {
+                    Timestamp { secs, nanos }
+                } else {
+                    Timestamp { secs: secs - 1, nanos: 1_000_000_000 - nanos }
+                }
             }
         }
     }

@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn growing_equals_whole() {
-        let bytes: Vec<u8> = (0..100_000u32).map(|i| (i * 31 >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..100_000u32).map(|i| ((i * 31) >> 3) as u8).collect();
         let mut crc = Crc32c::default();
         for piece in bytes.chunks(777) {
             crc.update(piece);

@@ -46,7 +46,9 @@ impl VolumeConfig {
         let path = config_path(dir);
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
-            Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => return Ok(None),
+            Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
+                return Ok(None);
+            }
             Err(error) => return Err(error).with_context(|| format!("reading {}", path.display())),
         };
         let config = Self::parse(&text).with_context(|| format!("{}", path.display()))?;
@@ -56,7 +58,8 @@ impl VolumeConfig {
     /// Parses the JSON; a newer version is refused before anything else is looked at.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         let value: serde_json::Value = serde_json::from_str(text).context("not a volume's configuration")?;
-        let version = value.get("format_version").and_then(serde_json::Value::as_u64).context("it has no format_version")?;
+        let version =
+            value.get("format_version").and_then(serde_json::Value::as_u64).context("it has no format_version")?;
         if version > u64::from(FORMAT_VERSION) {
             bail!(
                 "the volume has format {version}, this sluice knows up to {FORMAT_VERSION}; use a newer sluice. Nothing was touched"

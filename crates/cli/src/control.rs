@@ -66,10 +66,15 @@ impl Control {
         let short = short_path(&held);
         let stream = match UnixStream::connect(&short) {
             Ok(stream) => stream,
-            Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused) => return Ok(None),
+            Err(error)
+                if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::ConnectionRefused) =>
+            {
+                return Ok(None);
+            }
             Err(error) => return Err(error).with_context(|| format!("connecting to {}", socket_path(dir).display())),
         };
-        let pid = rustix::net::sockopt::socket_peercred(&stream).map_or(0, |peer| peer.pid.as_raw_nonzero().get() as u32);
+        let pid =
+            rustix::net::sockopt::socket_peercred(&stream).map_or(0, |peer| peer.pid.as_raw_nonzero().get() as u32);
         Ok(Some(Self { stream, pid }))
     }
 

@@ -37,7 +37,11 @@ pub fn run_detached(log: &Path) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let status = child.wait().context("waiting for the mount process")?;
-    Ok(status.code().and_then(|code| u8::try_from(code).ok()).filter(|code| *code != 0).map_or(ExitCode::FAILURE, ExitCode::from))
+    Ok(status
+        .code()
+        .and_then(|code| u8::try_from(code).ok())
+        .filter(|code| *code != 0)
+        .map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
 /// The child is ready: it tells the parent and lets go of the terminal.

@@ -13,7 +13,11 @@ pub fn volume_at(mountpoint: &Path) -> Option<PathBuf> {
     // A dead mount cannot be resolved, a live one should be: compare both forms.
     let resolved = wanted.parent().and_then(|parent| Some(parent.canonicalize().ok()?.join(wanted.file_name()?)));
     let table = fs::read("/proc/self/mountinfo").ok()?;
-    table.split(|byte| *byte == b'\n').filter_map(parse).filter(|(at, _)| *at == wanted || Some(at) == resolved.as_ref()).last().map(|(_, dir)| dir)
+    table
+        .split(|byte| *byte == b'\n')
+        .filter_map(parse)
+        .rfind(|(at, _)| *at == wanted || Some(at) == resolved.as_ref())
+        .map(|(_, dir)| dir)
 }
 
 /// Mount point and volume directory of a line, when it is one of ours (proc_pid_mountinfo(5)).

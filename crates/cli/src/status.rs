@@ -39,9 +39,9 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
             Ok(false)
         })?;
     }
-    let status = status.unwrap_or_else(|| {
-        json!({ "volume": config.id, "store": config.store, "running": false, "held_by": VolumeLock::holder(&dir) })
-    });
+    let status = status.unwrap_or_else(
+        || json!({ "volume": config.id, "store": config.store, "running": false, "held_by": VolumeLock::holder(&dir) }),
+    );
     if args.json {
         println!("{}", serde_json::to_string_pretty(&status).context("printing")?);
     } else {
@@ -62,21 +62,47 @@ fn print(dir: &Path, status: &Value) {
         }
         return;
     }
-    println!("state      mounted at {} by pid {}, tier {}", text("mountpoint"), status["pid"], numbers["tier"].as_str().unwrap_or("-"));
+    println!(
+        "state      mounted at {} by pid {}, tier {}",
+        text("mountpoint"),
+        status["pid"],
+        numbers["tier"].as_str().unwrap_or("-")
+    );
     let size = |value: &Value| units::show_size(value.as_u64().unwrap_or(0));
     println!("holds      {} inodes, {}", numbers["inodes"], size(&numbers["held_bytes"]));
-    println!("dirty      {} in {} objects: acked, in the journal, not yet in the store", size(&numbers["dirty_bytes"]), numbers["dirty_objects"]);
-    println!("reads      {} from the cache, {} from the store", size(&numbers["read_cached_bytes"]), size(&numbers["read_stored_bytes"]));
-    println!("writes     {} written, {} uploaded, {} uploads failed", size(&numbers["written_bytes"]), size(&numbers["uploaded_bytes"]), numbers["upload_errors"]);
+    println!(
+        "dirty      {} in {} objects: acked, in the journal, not yet in the store",
+        size(&numbers["dirty_bytes"]),
+        numbers["dirty_objects"]
+    );
+    println!(
+        "reads      {} from the cache, {} from the store",
+        size(&numbers["read_cached_bytes"]),
+        size(&numbers["read_stored_bytes"])
+    );
+    println!(
+        "writes     {} written, {} uploaded, {} uploads failed",
+        size(&numbers["written_bytes"]),
+        size(&numbers["uploaded_bytes"]),
+        numbers["upload_errors"]
+    );
     let (journal, cache, store) = (&numbers["journal"], &numbers["cache"], &numbers["store"]);
     println!("journal    {} of {}", size(&journal["used_bytes"]), size(&journal["capacity_bytes"]));
     if cache.is_object() {
         let held = cache["clean_bytes"].as_u64().unwrap_or(0) + cache["dirty_bytes"].as_u64().unwrap_or(0);
-        println!("cache      {} of {}, {}", units::show_size(held), size(&cache["capacity_bytes"]), cache["state"].as_str().unwrap_or("-"));
+        println!(
+            "cache      {} of {}, {}",
+            units::show_size(held),
+            size(&cache["capacity_bytes"]),
+            cache["state"].as_str().unwrap_or("-")
+        );
     } else {
         println!("cache      none");
     }
-    println!("requests   {} PUT, {} GET, {} DELETE, {} other; {} retries", store["puts"], store["gets"], store["deletes"], store["other"], store["retries"]);
+    println!(
+        "requests   {} PUT, {} GET, {} DELETE, {} other; {} retries",
+        store["puts"], store["gets"], store["deletes"], store["other"], store["retries"]
+    );
     if let Some(trouble) = numbers["trouble"].as_str() {
         println!("trouble    {trouble}");
     }

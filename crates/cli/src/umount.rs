@@ -31,7 +31,10 @@ pub fn run(args: &UmountArgs) -> anyhow::Result<ExitCode> {
     let Some(dir) = mounts::volume_at(&args.mountpoint) else { bail!("{at} is no mount of sluice") };
     let Some(mut control) = Control::connect(&dir)? else {
         sluice_fuse::unmount(&args.mountpoint, true).with_context(|| format!("unmounting {at}"))?;
-        eprintln!("sluice: the process of {at} was gone; what it had acked is in {}, the next `sluice up` stores it", dir.display());
+        eprintln!(
+            "sluice: the process of {at} was gone; what it had acked is in {}, the next `sluice up` stores it",
+            dir.display()
+        );
         return Ok(ExitCode::SUCCESS);
     };
     // Taken before the question, so that the process cannot be another one by the time of the wait.

@@ -70,7 +70,8 @@ pub fn run(args: UpArgs) -> anyhow::Result<ExitCode> {
     }
     let dir = volume_dir(&args.dir)?;
     let mountpoint = check_mountpoint(&args.mountpoint)?;
-    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("sluice-io").enable_all().build()?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("sluice-io").enable_all().build()?;
     let result = serve(&args, &dir, &mountpoint, &runtime);
     runtime.shutdown_timeout(Duration::from_secs(1));
     result
@@ -81,7 +82,8 @@ fn check_mountpoint(path: &Path) -> anyhow::Result<PathBuf> {
     if let Err(error) = fs::metadata(path)
         && error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error())
     {
-        sluice_fuse::unmount(path, true).with_context(|| format!("taking away the dead mount at {}", path.display()))?;
+        sluice_fuse::unmount(path, true)
+            .with_context(|| format!("taking away the dead mount at {}", path.display()))?;
     }
     match fs::metadata(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
@@ -107,7 +109,11 @@ fn open(args: &UpArgs, dir: &Path, runtime: &tokio::runtime::Runtime) -> anyhow:
     let config = match VolumeConfig::load(dir)? {
         Some(config) => {
             if let Some(store) = args.store.as_ref().filter(|store| **store != config.store) {
-                bail!("the volume in {} keeps its objects in {}, not in {store}; leave --store out", dir.display(), config.store);
+                bail!(
+                    "the volume in {} keeps its objects in {}, not in {store}; leave --store out",
+                    dir.display(),
+                    config.store
+                );
             }
             config
         }
@@ -118,13 +124,39 @@ fn open(args: &UpArgs, dir: &Path, runtime: &tokio::runtime::Runtime) -> anyhow:
 }
 
 fn serve(args: &UpArgs, dir: &Path, mountpoint: &Path, runtime: &tokio::runtime::Runtime) -> anyhow::Result<ExitCode> {
-    let Volume { namespace, journal, committer, cache, store, recovered, clock, entropy, config, lock: _lock, .. } = open(args, dir, runtime)?;
+    let Volume {
+        namespace,
+        journal,
+        committer,
+        cache,
+        cache_sync,
+        store,
+        recovered,
+        clock,
+        entropy,
+        config,
+        lock: _lock,
+        ..
+    } = open(args, dir, runtime)?;
     if recovered.damaged_segments > 0 {
-        eprintln!("sluice: warning: {} damaged segments were found; `sluice fsck` names the files", recovered.damaged_segments);
+        eprintln!(
+            "sluice: warning: {} damaged segments were found; `sluice fsck` names the files",
+            recovered.damaged_segments
+        );
     }
     let session = namespace.begin_session()?;
     let handle = runtime.handle().clone();
-    let parts = Parts { namespace, journal, committer: committer.clone(), cache: cache.clone(), store, clock, entropy, session, runtime: handle };
+    let parts = Parts {
+        namespace,
+        journal,
+        committer: committer.clone(),
+        cache: cache.clone(),
+        store,
+        clock,
+        entropy,
+        session,
+        runtime: handle,
+    };
     let metadata = parts.namespace.store().clone();
     let vfs = Vfs::start(parts, Settings { upload_delay: args.upload_delay, ..Settings::default() }, recovered);
     let trimmer = Arc::downgrade(&vfs);
@@ -132,11 +164,22 @@ fn serve(args: &UpArgs, dir: &Path, mountpoint: &Path, runtime: &tokio::runtime:
     let checkpointer = Checkpointer::start(metadata, on_persisted)?;
 
     let (ended, mut has_ended) = watch::channel(false);
-    let fuse = Config { mount: MountOptions { source: format!("local:{}", dir.display()), suid_and_devices: true, ..MountOptions::default() }, ..Config::default() };
+    let fuse = Config {
+        mount: MountOptions {
+            source: format!("local:{}", dir.display()),
+            suid_and_devices: true,
+            ..MountOptions::default()
+        },
+        ..Config::default()
+    };
     let options = ServeOptions { valid: Duration::from_secs(3600), available_bytes: available(&config, dir)? };
-    let handler = VfsHandler::new(vfs.clone(), options, Box::new(move || {
-        ended.send_replace(true);
-    }));
+    let handler = VfsHandler::new(
+        vfs.clone(),
+        options,
+        Box::new(move || {
+            ended.send_replace(true);
+        }),
+    );
     let mounted = Session::start(&fuse, mountpoint, Arc::new(handler), runtime.handle().clone());
     let mount = Arc::new(mounted.map_err(|error| match error {
         StartError::Mount(error) => anyhow!("{error}"),
@@ -144,12 +187,22 @@ fn serve(args: &UpArgs, dir: &Path, mountpoint: &Path, runtime: &tokio::runtime:
     })?);
 
     let result = runtime.block_on(async {
-        let control = Server { vfs: vfs.clone(), mount: mount.clone(), mountpoint: mountpoint.to_path_buf(), config: config.clone() };
+        let control = Server {
+            vfs: vfs.clone(),
+            mount: mount.clone(),
+            mountpoint: mountpoint.to_path_buf(),
+            config: config.clone(),
+        };
         let (drained, watchers) = control.listen(dir)?;
         if args.detach {
             detach::ready()?;
         } else {
-            eprintln!("sluice: {} is mounted at {}; `sluice umount {}` ends it", dir.display(), mountpoint.display(), mountpoint.display());
+            eprintln!(
+                "sluice: {} is mounted at {}; `sluice umount {}` ends it",
+                dir.display(),
+                mountpoint.display(),
+                mountpoint.display()
+            );
         }
         wait_for_the_end(&mount, &mut has_ended).await;
         // Without -d somebody may watch: the drain shows itself there too.
@@ -165,6 +218,7 @@ fn serve(args: &UpArgs, dir: &Path, mountpoint: &Path, runtime: &tokio::runtime:
     if let Some(cache) = &cache {
         cache.persist_table()?;
     }
+    cache_sync.iter().for_each(|sync| sync.end());
     committer.shutdown();
     let _ = fs::remove_file(crate::control::socket_path(dir));
     // Those who asked for the umount are told by the end of their connection, which comes with the end of the process.
@@ -229,7 +283,8 @@ impl Server {
         let path = crate::control::socket_path(dir);
         let _ = fs::remove_file(&path);
         let held = fs::File::open(dir)?;
-        let listener = UnixListener::bind(short_path(&held)).with_context(|| format!("listening at {}", path.display()))?;
+        let listener =
+            UnixListener::bind(short_path(&held)).with_context(|| format!("listening at {}", path.display()))?;
         fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o600))?;
         let (drained, is_drained) = watch::channel(());
         let (keep, kept) = mpsc::channel(CONNECTIONS_MAX);
@@ -250,7 +305,12 @@ impl Server {
         Ok((drained, kept))
     }
 
-    async fn answer(&self, stream: UnixStream, mut drained: watch::Receiver<()>, keep: mpsc::Sender<UnixStream>) -> anyhow::Result<()> {
+    async fn answer(
+        &self,
+        stream: UnixStream,
+        mut drained: watch::Receiver<()>,
+        keep: mpsc::Sender<UnixStream>,
+    ) -> anyhow::Result<()> {
         let mut reader = BufReader::new(stream);
         let mut line = String::new();
         tokio::time::timeout(Duration::from_secs(5), reader.read_line(&mut line)).await??;
@@ -264,7 +324,12 @@ impl Server {
                 }
                 loop {
                     let (objects, bytes) = self.vfs.dirty_totals();
-                    let trouble = self.vfs.status().ok().filter(|s| s.upload_errors > 0).map(|s| format!("{} uploads failed so far", s.upload_errors));
+                    let trouble = self
+                        .vfs
+                        .status()
+                        .ok()
+                        .filter(|s| s.upload_errors > 0)
+                        .map(|s| format!("{} uploads failed so far", s.upload_errors));
                     tell(&mut stream, &Told::Draining { objects, bytes, trouble }).await?;
                     match tokio::time::timeout(Duration::from_millis(300), drained.changed()).await {
                         Err(_) => {}

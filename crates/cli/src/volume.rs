@@ -10,17 +10,12 @@ use sluice_base::{Clock, Entropy, OsEntropy, Seq, SystemClock, VolumeId, disk::R
 use sluice_journal::{Committer, Journal, JournalError, JournalOptions, Syncable};
 use sluice_meta::{
     Caller, Namespace,
-    store::{LsmOptions, LsmTables, MemoryLog, MetaStore, Options, Tables, replay},
+    store::{LsmOptions, LsmTables, MemoryLog, MetaStore, Options, Record, Tables, replay},
 };
 use sluice_object::{AwsSettings, PutMode, Store, StoreError, StoreOptions, VOLUME_MARKER};
 use sluice_store::{Cache, CacheOptions};
-use sluice_vfs::{JournalLog, Recovered, replay_data};
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::Duration,
-};
+use sluice_vfs::{CacheSync, JournalLog, Recovered, replay_data, replay_data_in_memory};
+use std::{fs, path::Path, sync::Arc, time::Duration};
 
 /// How a volume is opened.
 #[derive(Clone, Debug)]
@@ -47,6 +42,8 @@ pub struct Volume {
     pub committer: Arc<Committer>,
     /// Its cache disk.
     pub cache: Option<Arc<Cache>>,
+    /// Makes the cache disk durable; told at the end that nobody drains it any more.
+    pub cache_sync: Option<Arc<CacheSync>>,
     /// Its object store.
     pub store: Arc<Store>,
     /// What the journal held that is not stored yet.
@@ -57,8 +54,6 @@ pub struct Volume {
     pub entropy: Arc<dyn Entropy>,
     /// Who it is.
     pub config: VolumeConfig,
-    /// Where it is.
-    pub dir: PathBuf,
     /// Held as long as anything above is used.
     pub lock: VolumeLock,
 }
@@ -69,13 +64,23 @@ pub async fn format(dir: &Path, store: &str, force: bool) -> anyhow::Result<Volu
     let existing = VolumeConfig::load(dir);
     if !force {
         if let Some(existing) = &existing? {
-            bail!("{} holds volume {} already; --force makes a new one and forgets every file of the old one", dir.display(), existing.id);
+            bail!(
+                "{} holds volume {} already; --force makes a new one and forgets every file of the old one",
+                dir.display(),
+                existing.id
+            );
         }
         // Disks may have been mounted for its parts already.
-        let ours = |name: &std::ffi::OsString| ["lock", "log", "meta", "cache", "journal", "objects"].iter().any(|part| name == *part);
+        let ours = |name: &std::ffi::OsString| {
+            ["lock", "log", "meta", "cache", "journal", "objects"].iter().any(|part| name == *part)
+        };
         let names = fs::read_dir(dir).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.file_name()));
         if let Some(name) = names.into_iter().find(|name| !ours(name)) {
-            bail!("{} is not empty (it holds {}) and no volume; choose an empty directory", dir.display(), name.to_string_lossy());
+            bail!(
+                "{} is not empty (it holds {}) and no volume; choose an empty directory",
+                dir.display(),
+                name.to_string_lossy()
+            );
         }
     }
     fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
@@ -88,7 +93,10 @@ pub async fn format(dir: &Path, store: &str, force: bool) -> anyhow::Result<Volu
     match store.put_blob(VOLUME_MARKER, Bytes::from(config.to_json()), mode).await {
         Ok(()) => {}
         Err(StoreError::Exists { .. }) => {
-            bail!("{} holds a volume already; choose another prefix, or --force to make a new volume there", store.place())
+            bail!(
+                "{} holds a volume already; choose another prefix, or --force to make a new volume there",
+                store.place()
+            )
         }
         Err(error) => return Err(error).with_context(|| format!("writing to {}", store.place())),
     }
@@ -125,7 +133,8 @@ fn open_store(config: &VolumeConfig, dir: &Path, short: bool) -> anyhow::Result<
     (options.attempts_max, options.backoff_max) = (u32::MAX, Duration::from_secs(2));
     if short {
         // Somebody waits at a terminal: a store that does not answer is reported, not waited for.
-        (options.attempts_max, options.deadline, options.attempt_timeout) = (3, Duration::from_secs(10), Duration::from_secs(5));
+        (options.attempts_max, options.deadline, options.attempt_timeout) =
+            (3, Duration::from_secs(10), Duration::from_secs(5));
     }
     Store::open(&url, options).with_context(|| format!("the store {}", config.store))
 }
@@ -136,7 +145,8 @@ pub async fn check_store(config: &VolumeConfig, dir: &Path) -> anyhow::Result<()
     let store = open_store(config, dir, true)?;
     match store.get_blob(VOLUME_MARKER).await {
         Ok(bytes) => {
-            let found = VolumeConfig::parse(&String::from_utf8_lossy(&bytes)).with_context(|| format!("{VOLUME_MARKER} in {}", store.place()))?;
+            let found = VolumeConfig::parse(&String::from_utf8_lossy(&bytes))
+                .with_context(|| format!("{VOLUME_MARKER} in {}", store.place()))?;
             if found.id != config.id {
                 bail!("{} holds volume {}, not {}: the wrong bucket or prefix?", store.place(), found.id, config.id);
             }
@@ -159,20 +169,18 @@ fn journal_options(dir: &Path, id: VolumeId, bytes: u64, first_seq: Seq) -> Jour
     let boot_id = boot.trim().parse::<VolumeId>().map_or([0; 16], |id| id.0);
     // A crossing of segments syncs; many small ones would do it often, few large ones free late.
     let segment_bytes = (bytes / 16).clamp(1 << 20, 64 << 20) & !4095;
-    JournalOptions { segment_bytes, capacity_bytes: bytes, first_seq, boot_id, ..JournalOptions::new(dir.join("journal"), id) }
+    JournalOptions {
+        segment_bytes,
+        capacity_bytes: bytes,
+        first_seq,
+        boot_id,
+        ..JournalOptions::new(dir.join("journal"), id)
+    }
 }
 
 /// The journal's options, for `fsck --repair` to cut a damaged one.
 pub fn journal_repair_options(dir: &Path, config: &VolumeConfig, bytes: u64) -> anyhow::Result<JournalOptions> {
     Ok(journal_options(dir, config.id()?, bytes, Seq(1)))
-}
-
-struct CacheSync(Arc<Cache>);
-
-impl Syncable for CacheSync {
-    fn sync(&self) -> std::io::Result<()> {
-        self.0.sync()
-    }
 }
 
 /// A damaged journal, as an error that `fsck` can recognize.
@@ -184,7 +192,8 @@ impl Volume {
     /// Opens the volume in `dir`: replays the journal into the tables, finds data that is not stored yet.
     pub fn open(dir: &Path, options: &OpenOptions) -> anyhow::Result<Self> {
         let config = VolumeConfig::load(dir)?;
-        let config = config.ok_or_else(|| anyhow!("{} holds no volume; `sluice up` or `sluice format` makes one", dir.display()))?;
+        let config = config
+            .ok_or_else(|| anyhow!("{} holds no volume; `sluice up` or `sluice format` makes one", dir.display()))?;
         let lock = VolumeLock::take(dir)?;
         let (id, clock): (_, Arc<dyn Clock>) = (config.id()?, Arc::new(SystemClock::default()));
         let tables = LsmTables::open(&dir.join("meta/tables"), LsmOptions::default());
@@ -196,7 +205,8 @@ impl Volume {
         let first_seq = Seq(tables.persisted().0 + 1);
         let journal_options = journal_options(dir, id, options.journal_bytes, first_seq);
         let mut apply = |seq, record: &[u8]| {
-            replay(&*tables, seq, record, &mut |_, _, _| {}).map_err(|error| JournalError::Replay { seq, source: error.into() })
+            replay(&*tables, seq, record, &mut |_, _, _| {})
+                .map_err(|error| JournalError::Replay { seq, source: error.into() })
         };
         let (journal, found) = Journal::open(disk.clone(), journal_options.clone(), &mut apply)?;
         if found.last_seq < tables.persisted() {
@@ -207,24 +217,32 @@ impl Volume {
                 tables.persisted()
             );
         }
-        let (journal, recovered) = match &cache {
-            Some(cache) => {
-                drop(journal);
-                let view = Arc::new(MetaStore::new(tables.clone(), Arc::new(MemoryLog::default()), found.last_seq, Options::default()));
-                let mut data = replay_data(&Namespace::new(view, clock.clone()), cache)?;
-                let mut restore = |seq, record: &[u8]| {
-                    let parsed = sluice_meta::store::Record::parse(record);
-                    let parsed = parsed.map_err(|error| JournalError::Replay { seq, source: error.into() })?;
-                    parsed.attachments().iter().for_each(|(header, bytes)| data.attachment(seq, header, bytes));
-                    Ok(())
-                };
-                let (journal, _) = Journal::open(disk, journal_options, &mut restore)?;
-                (journal, data.finish())
-            }
-            None => (journal, Recovered::default()),
+        drop(journal);
+        let log = Arc::new(MemoryLog::default());
+        let view = Arc::new(MetaStore::new(tables.clone(), log, found.last_seq, Options::default()));
+        let names = Namespace::new(view, clock.clone());
+        let mut data = match &cache {
+            Some(cache) => replay_data(&names, cache)?,
+            None => replay_data_in_memory(&names)?,
         };
+        let mut restore = |seq, record: &[u8]| {
+            let parsed = Record::parse(record);
+            let parsed = parsed.map_err(|error| JournalError::Replay { seq, source: error.into() })?;
+            parsed.attachments().iter().for_each(|(header, bytes)| data.attachment(seq, header, bytes));
+            Ok(())
+        };
+        let (journal, _) = Journal::open(disk, journal_options, &mut restore)?;
+        let recovered = data.finish();
+        if recovered.without_cache > 0 {
+            bail!(
+                "{} writes that are not stored yet lie in the cache of {}: start with --cache-size, and let them be stored first",
+                recovered.without_cache,
+                dir.display()
+            );
+        }
         let journal = Arc::new(journal);
-        let also_sync = cache.iter().map(|cache| Arc::new(CacheSync(cache.clone())) as Arc<dyn Syncable>).collect();
+        let cache_sync = cache.as_ref().map(|cache| CacheSync::new(cache.clone(), journal.clone()));
+        let also_sync = cache_sync.iter().map(|sync| sync.clone() as Arc<dyn Syncable>).collect();
         let committer = Committer::start(journal.clone(), also_sync, Duration::from_secs(1));
         let log = Arc::new(JournalLog::new(journal.clone(), committer.clone()));
         let store = Arc::new(MetaStore::new(tables, log, found.last_seq, Options::default()));
@@ -232,12 +250,29 @@ impl Volume {
         let process = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         namespace.format(Caller { uid: process.0, gid: process.1 })?;
         let objects = Arc::new(open_store(&config, dir, false)?);
-        let (dir, entropy) = (dir.to_path_buf(), Arc::new(OsEntropy));
-        Ok(Self { namespace, journal, committer, cache, store: objects, recovered, clock, entropy, config, dir, lock })
+        let entropy = Arc::new(OsEntropy);
+        Ok(Self {
+            namespace,
+            journal,
+            committer,
+            cache,
+            cache_sync,
+            store: objects,
+            recovered,
+            clock,
+            entropy,
+            config,
+            lock,
+        })
     }
 }
 
-fn open_cache(dir: &Path, volume: VolumeId, options: &OpenOptions, clock: Arc<dyn Clock>) -> anyhow::Result<Option<Arc<Cache>>> {
+fn open_cache(
+    dir: &Path,
+    volume: VolumeId,
+    options: &OpenOptions,
+    clock: Arc<dyn Clock>,
+) -> anyhow::Result<Option<Arc<Cache>>> {
     if options.cache_bytes == 0 {
         return Ok(None);
     }

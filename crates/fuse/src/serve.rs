@@ -81,7 +81,9 @@ impl VfsHandler {
                     self.vfs.write(HandleId(fh), offset, data, kill_suidgid)
                 };
                 match done {
-                    Err(Failure::Wait | Failure::DiskFull) => Ok(self.write_later(ino, fh, offset, data.to_vec(), cached, kill_suidgid)),
+                    Err(Failure::Wait | Failure::DiskFull) => {
+                        Ok(self.write_later(ino, fh, offset, data.to_vec(), cached, kill_suidgid))
+                    }
                     other => other.map(|()| {
                         reply.written(size);
                         Answer::Done

@@ -206,7 +206,8 @@ impl FileExtents {
         while at < end {
             let number = at / SPAN_BYTES;
             let stop = end.min((number + 1) * SPAN_BYTES);
-            let place = extent.place.map(|p| Place { object: p.object, offset: p.offset + (at - extent.offset) as u32 });
+            let place =
+                extent.place.map(|p| Place { object: p.object, offset: p.offset + (at - extent.offset) as u32 });
             let run = Run { offset: (at % SPAN_BYTES) as u32, len: (stop - at) as u32, place };
             self.put_run(ino, number, run, plan);
             at = stop;

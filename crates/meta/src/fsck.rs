@@ -2,7 +2,7 @@
 //!
 //! # Check
 //! One snapshot, each table scanned once, in this order: what inodes have (attributes, statistics, marks, bodies, targets,
-//! extended attributes), objects and extents, entries by cookie, entries by name. A [`node`] gathers what was seen of each
+//! extended attributes), objects and extents, entries by cookie, entries by name. A `node` gathers what was seen of each
 //! inode; then each is judged, then the tree, then the totals. Memory: some 150 bytes for each inode and 60 for each object.
 //!
 //! The two tables of directory entries must say the same. They lie in different orders, so each directory has a sum of hashes

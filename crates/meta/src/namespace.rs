@@ -1,7 +1,7 @@
 //! Every POSIX rule, once: front ends unpack requests, call here and map the error.
 //!
 //! Each operation is one transaction over the [`MetaStore`]; the attributes of a directory that its children change are
-//! merged blindly ([`DirDelta`]), so that creates in one directory do not conflict.
+//! merged blindly ([`crate::records::DirDelta`]), so that creates in one directory do not conflict.
 
 mod attributes;
 mod data;
@@ -111,7 +111,7 @@ impl Namespace {
     /// Makes the root directory of an empty volume, owned by `owner`; does nothing when there is one.
     pub fn format(&self, owner: Caller) -> Result<()> {
         let now = self.clock.wall();
-        let made = self.store.transact(|txn| -> Result<()> {
+        self.store.transact(|txn| -> Result<()> {
             if txn.get(&keys::inode(Ino::ROOT))?.is_some() {
                 return Ok(());
             }
@@ -124,7 +124,7 @@ impl Namespace {
             txn.merge(&keys::volume("usage"), Box::new(Usage { bytes: 0, inodes: 1 }));
             Ok(())
         })?;
-        Ok(made.value)
+        Ok(())
     }
 
     /// The store below, for checkpoints and health.

@@ -161,7 +161,8 @@ impl Inode {
 
     /// The stored form.
     pub fn encode(&self) -> Vec<u8> {
-        let w = Writer::new(112).u32(self.mode).u32(self.uid).u32(self.gid).u32(self.nlink).u32(self.rdev).u8(self.flags);
+        let w =
+            Writer::new(112).u32(self.mode).u32(self.uid).u32(self.gid).u32(self.nlink).u32(self.rdev).u8(self.flags);
         let w = w.u64(self.size).u64(self.held_bytes).u64(self.change).u64(self.parent.0);
         w.time(self.atime).time(self.mtime).time(self.ctime).time(self.btime).0
     }

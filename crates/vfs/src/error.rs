@@ -1,7 +1,10 @@
 //! The one mapping from the inner crates' errors to errno, and what makes a writer wait.
 
 use sluice_base::Errno;
-use sluice_meta::{Error as Meta, store::{LogError, MetaError}};
+use sluice_meta::{
+    Error as Meta,
+    store::{LogError, MetaError},
+};
 use sluice_store::CacheError;
 
 /// Why an operation did not succeed at once.

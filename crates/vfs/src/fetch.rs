@@ -89,7 +89,8 @@ impl Vfs {
     }
 
     fn stored_record(&self, object: ObjectId) -> Result<ObjectRecord, Errno> {
-        let record = self.namespace().object(object).map_err(|error| crate::error::errno(&error))?.ok_or(Errno::ENOENT)?;
+        let record =
+            self.namespace().object(object).map_err(|error| crate::error::errno(&error))?.ok_or(Errno::ENOENT)?;
         match record.state {
             ObjectState::Stored | ObjectState::Tombstone => Ok(record),
             ObjectState::Open | ObjectState::Sealed => {

@@ -3,7 +3,10 @@
 use crate::dirty::Stream;
 use parking_lot::{Mutex, RwLock};
 use sluice_base::Ino;
-use sluice_meta::{extent::FileExtents, records::{Inode, flags}};
+use sluice_meta::{
+    extent::FileExtents,
+    records::{Inode, flags},
+};
 use std::{
     collections::HashMap,
     sync::{Arc, atomic::AtomicU64},
@@ -91,7 +94,11 @@ pub struct FileUse<'a> {
 
 impl Default for Files {
     fn default() -> Self {
-        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect(), left: Mutex::default(), orphan_left: Notify::new() }
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            left: Mutex::default(),
+            orphan_left: Notify::new(),
+        }
     }
 }
 

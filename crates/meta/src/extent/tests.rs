@@ -37,9 +37,14 @@ struct Change {
 }
 
 fn change() -> impl Strategy<Value = Change> {
-    (0..BYTES, 1..120u64, prop::option::weighted(0.8, 1..4u8), 0..1000u32).prop_map(|(offset, len, object, object_offset)| {
-        Change { offset, len: len.min(BYTES - offset).max(1), object, object_offset }
-    })
+    (0..BYTES, 1..120u64, prop::option::weighted(0.8, 1..4u8), 0..1000u32).prop_map(
+        |(offset, len, object, object_offset)| Change {
+            offset,
+            len: len.min(BYTES - offset).max(1),
+            object,
+            object_offset,
+        },
+    )
 }
 
 proptest! {

@@ -27,7 +27,7 @@ impl SetTime {
 }
 
 /// What setattr changes; sizes are changed with the data.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttributes {
     /// New permission bits.
     pub mode: Option<u32>,
@@ -86,7 +86,10 @@ impl Namespace {
             }
             let mut stat = txn.dir_stat(ino)?;
             let mtime = set.mtime.map(|t| t.at(now));
-            txn.merge(&keys::dir_stat(ino), Box::new(DirDelta { mtime, ctime: Some(inode.ctime), ..DirDelta::default() }));
+            txn.merge(
+                &keys::dir_stat(ino),
+                Box::new(DirDelta { mtime, ctime: Some(inode.ctime), ..DirDelta::default() }),
+            );
             (stat.mtime, stat.ctime) = (mtime.unwrap_or(stat.mtime), inode.ctime);
             Ok(Attr::of_dir(ino, &inode, &stat))
         })

@@ -221,7 +221,9 @@ fn check_target(node: &NewNode<'_>) -> Result<()> {
     match node.mode & mode::TYPE {
         mode::SYMLINK if node.target.is_empty() => Err(Error::NotFound),
         mode::SYMLINK if node.target.len() > SYMLINK_BYTES_MAX => Err(Error::NameTooLong),
-        mode::SOCKET | mode::SYMLINK | mode::REGULAR | mode::BLOCK | mode::DIRECTORY | mode::CHARACTER | mode::FIFO => Ok(()),
+        mode::SOCKET | mode::SYMLINK | mode::REGULAR | mode::BLOCK | mode::DIRECTORY | mode::CHARACTER | mode::FIFO => {
+            Ok(())
+        }
         _ => Err(Error::Invalid("no such file type")),
     }
 }
@@ -271,7 +273,12 @@ pub(super) fn drop_link(txn: &mut Txn<'_>, ino: Ino, in_use: &dyn Fn(Ino) -> boo
 }
 
 /// Removes an empty directory that lost its name.
-pub(super) fn drop_dir(txn: &mut Txn<'_>, entry: &Dirent, in_use: &dyn Fn(Ino) -> bool, now: Timestamp) -> Result<Unlinked> {
+pub(super) fn drop_dir(
+    txn: &mut Txn<'_>,
+    entry: &Dirent,
+    in_use: &dyn Fn(Ino) -> bool,
+    now: Timestamp,
+) -> Result<Unlinked> {
     let mut inode = txn.directory(entry.ino)?;
     if txn.dir_stat(entry.ino)?.entries > 0 {
         return Err(Error::NotEmpty);

@@ -62,7 +62,8 @@ impl Namespace {
             match (id, ObjectRecord::decode(value)) {
                 (Some(id), Ok(record)) => visit(id, record),
                 (_, record) => {
-                    failed = Some(record.err().unwrap_or_else(|| Error::Corrupt("an object key does not parse".into())));
+                    failed =
+                        Some(record.err().unwrap_or_else(|| Error::Corrupt("an object key does not parse".into())));
                     ControlFlow::Break(())
                 }
             }

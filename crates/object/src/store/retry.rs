@@ -87,7 +87,7 @@ impl Inner {
         Some(slots.acquire().await.expect("the semaphore is never closed"))
     }
 
-    /// Full jitter: https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/
+    /// Full jitter: <https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/>
     fn jitter(&self, max: Duration) -> Duration {
         let mut bytes = [0; 4];
         self.entropy.fill(&mut bytes);
