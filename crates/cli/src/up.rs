@@ -57,7 +57,7 @@ pub struct UpArgs {
     pub upload_delay: Duration,
 }
 
-/// Smallest journal: two segments of 1 MiB hold the largest record, and some room makes writes smooth.
+/// Smallest journal: eight segments, so that most of it can be freed while the last one is written.
 const JOURNAL_BYTES_MIN: u64 = 16 << 20;
 
 pub fn run(args: UpArgs) -> anyhow::Result<ExitCode> {
@@ -120,7 +120,10 @@ fn open(args: &UpArgs, dir: &Path, runtime: &tokio::runtime::Runtime) -> anyhow:
         None => runtime.block_on(volume::format(dir, args.store.as_deref().unwrap_or("file:objects"), false))?,
     };
     runtime.block_on(volume::check_store(&config, dir))?;
-    Volume::open(dir, &OpenOptions { cache_bytes: args.cache_size, journal_bytes: args.journal_size })
+    Volume::open(
+        dir,
+        &OpenOptions { cache_bytes: args.cache_size, journal_bytes: args.journal_size, metadata_only: false },
+    )
 }
 
 fn serve(args: &UpArgs, dir: &Path, mountpoint: &Path, runtime: &tokio::runtime::Runtime) -> anyhow::Result<ExitCode> {
@@ -205,7 +208,9 @@ fn serve(args: &UpArgs, dir: &Path, mountpoint: &Path, runtime: &tokio::runtime:
             );
         }
         wait_for_the_end(&mount, &mut has_ended).await;
-        // Without -d somebody may watch: the drain shows itself there too.
+        // With the kernel's references gone, what has no name has no user: it is not worth storing.
+        let last = vfs.clone();
+        let _ = tokio::task::spawn_blocking(move || last.reclaim_rest()).await;
         vfs.drain().await;
         drop(drained);
         Ok::<_, anyhow::Error>(watchers)
@@ -215,8 +220,8 @@ fn serve(args: &UpArgs, dir: &Path, mountpoint: &Path, runtime: &tokio::runtime:
     vfs.stop();
     checkpointer.shutdown()?;
     vfs.trim_journal();
-    if let Some(cache) = &cache {
-        cache.persist_table()?;
+    if let Some(Err(error)) = cache.as_ref().map(|cache| cache.persist_table()) {
+        tracing::warn!(%error, "the cache's table was not written: the next start finds a colder cache");
     }
     cache_sync.iter().for_each(|sync| sync.end());
     committer.shutdown();

@@ -24,11 +24,13 @@ pub struct OpenOptions {
     pub cache_bytes: u64,
     /// Room for the journal.
     pub journal_bytes: u64,
+    /// For a look at the metadata: data that is not stored yet stays where it is.
+    pub metadata_only: bool,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        Self { cache_bytes: 10 << 30, journal_bytes: 1 << 30 }
+        Self { cache_bytes: 10 << 30, journal_bytes: 1 << 30, metadata_only: false }
     }
 }
 
@@ -167,8 +169,9 @@ pub async fn check_store(config: &VolumeConfig, dir: &Path) -> anyhow::Result<()
 fn journal_options(dir: &Path, id: VolumeId, bytes: u64, first_seq: Seq) -> JournalOptions {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default().replace('-', "");
     let boot_id = boot.trim().parse::<VolumeId>().map_or([0; 16], |id| id.0);
-    // A crossing of segments syncs; many small ones would do it often, few large ones free late.
-    let segment_bytes = (bytes / 16).clamp(1 << 20, 64 << 20) & !4095;
+    // A crossing of segments syncs; many small ones would do it often, few large ones free late. The largest record, 1 MiB of
+    // data and its metadata, must fit into one.
+    let segment_bytes = (bytes / 16).clamp(2 << 20, 64 << 20) & !4095;
     JournalOptions {
         segment_bytes,
         capacity_bytes: bytes,
@@ -233,7 +236,7 @@ impl Volume {
         };
         let (journal, _) = Journal::open(disk, journal_options, &mut restore)?;
         let recovered = data.finish();
-        if recovered.without_cache > 0 {
+        if recovered.without_cache > 0 && !options.metadata_only {
             bail!(
                 "{} writes that are not stored yet lie in the cache of {}: start with --cache-size, and let them be stored first",
                 recovered.without_cache,

@@ -58,22 +58,22 @@ impl Vfs {
         Ok(())
     }
 
+    /// The front end is gone, and with it every use: removes all that has no name.
+    pub fn reclaim_rest(&self) {
+        match self.namespace().orphans() {
+            Ok(orphans) => reclaim_all(self, &orphans),
+            Err(error) => tracing::error!(%error, "orphans were not found; they will be at the next start"),
+        }
+    }
+
     /// The front end gave back its last reference to an inode's number.
     pub fn forget(&self, ino: Ino) {
         self.files.forget(ino);
     }
 }
 
-/// Removes what is left of orphans that nobody uses: those of earlier runs first, then each as its last user goes.
-pub(crate) async fn reclaim(vfs: Weak<Vfs>) {
-    let mut left = match vfs.upgrade().map(|vfs| vfs.namespace().orphans()) {
-        Some(Ok(found)) => found,
-        Some(Err(error)) => {
-            tracing::error!(%error, "orphans of earlier runs were not found");
-            Vec::new()
-        }
-        None => return,
-    };
+/// Removes what is left of orphans that nobody uses: those of earlier runs, `left`, first, then each as its last user goes.
+pub(crate) async fn reclaim(vfs: Weak<Vfs>, mut left: Vec<Ino>) {
     loop {
         let Some(alive) = vfs.upgrade() else { return };
         left.extend(alive.files.take_orphans());

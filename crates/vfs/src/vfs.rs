@@ -108,10 +108,15 @@ impl Vfs {
             parts,
             settings,
         });
+        // Before anybody can make new ones that are in use.
+        let left = vfs.namespace().orphans().unwrap_or_else(|error| {
+            tracing::error!(%error, "orphans of earlier runs were not found");
+            Vec::new()
+        });
         let runtime = vfs.parts.runtime.clone();
         let tasks = [
             runtime.spawn(upload::run(Arc::downgrade(&vfs))),
-            runtime.spawn(crate::names::reclaim(Arc::downgrade(&vfs))),
+            runtime.spawn(crate::names::reclaim(Arc::downgrade(&vfs), left)),
         ];
         vfs.tasks.lock().extend(tasks);
         vfs

@@ -33,7 +33,7 @@ fn journal_bytes(dir: &Path) -> u64 {
 /// Opens the volume without its cache, with its lock held. A damaged journal is a finding; `repair` cuts it at the damage.
 /// `None` when it stays damaged.
 pub fn open_for_repair(dir: &Path, repair: bool, items: &mut Vec<Item>) -> anyhow::Result<Option<Volume>> {
-    let options = OpenOptions { cache_bytes: 0, journal_bytes: journal_bytes(dir) };
+    let options = OpenOptions { cache_bytes: 0, journal_bytes: journal_bytes(dir), metadata_only: true };
     let error = match Volume::open(dir, &options) {
         Ok(volume) => return Ok(Some(volume)),
         Err(error) if is_corrupt_journal(&error) => error,
@@ -100,7 +100,8 @@ fn set_aside(dir: &Path) -> anyhow::Result<std::path::PathBuf> {
 /// Looks for the data of objects that are not stored yet, as a start of the volume does.
 pub fn unstored(dir: &Path) -> anyhow::Result<Option<Item>> {
     let cache_bytes = bytes_in(&dir.join("cache")).max(CACHE_BYTES);
-    let volume = Volume::open(dir, &OpenOptions { cache_bytes, journal_bytes: journal_bytes(dir) })?;
+    let volume =
+        Volume::open(dir, &OpenOptions { cache_bytes, journal_bytes: journal_bytes(dir), metadata_only: false })?;
     let damaged = volume.recovered.damaged_segments;
     Ok((damaged > 0).then(|| {
         let text = format!(
