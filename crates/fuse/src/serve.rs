@@ -28,6 +28,7 @@ pub struct VfsHandler {
 const O_EXCL: u32 = 0o200;
 const O_TRUNC: u32 = 0o1000;
 const O_ACCMODE: u32 = 3;
+const O_RDWR: u32 = 2;
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
 const XATTR_CREATE: u32 = 1;
@@ -255,7 +256,7 @@ impl VfsHandler {
     ) -> Outcome {
         match self.vfs.create(dir, name, mode, caller) {
             Ok((attr, opened)) => {
-                reply.created(&self.entry(&attr), opened.handle.0, fopen::KEEP_CACHE);
+                reply.created(&self.entry(&attr), opened.handle.0, fopen::KEEP_CACHE | flush_on_close(flags));
                 Ok(Answer::Done)
             }
             // Somebody else made it since the kernel looked.
@@ -284,9 +285,7 @@ impl VfsHandler {
         }
         let opened = self.vfs.open(ino)?;
         let keep = if opened.keep_cache { fopen::KEEP_CACHE } else { 0 };
-        // Closing what was only read has nothing to publish.
-        let flush = if flags & O_ACCMODE == 0 { fopen::NOFLUSH } else { 0 };
-        reply.opened(opened.handle.0, keep | flush);
+        reply.opened(opened.handle.0, keep | flush_on_close(flags));
         Ok(Answer::Done)
     }
 
@@ -438,6 +437,12 @@ impl VfsHandler {
             frsize: FRAGMENT as u32,
         })
     }
+}
+
+/// FOPEN_NOFLUSH where close has nothing to publish: writes are acked by the journal as they come, and only pages of a
+/// writable mapping, which needs a file open for both reading and writing (mmap(2)), may wait in the kernel.
+fn flush_on_close(open_flags: u32) -> u32 {
+    if open_flags & O_ACCMODE == O_RDWR { 0 } else { fopen::NOFLUSH }
 }
 
 /// A value, or its length when the caller asked for that (getxattr(2)).
