@@ -128,7 +128,12 @@ impl Generator {
             72..77 => Operation::Mkdir { path: self.any(), mode: self.mode() },
             77..79 => Operation::Rmdir { path: self.directory() },
             79..82 => Operation::Chmod { path: self.either(), mode: self.mode() },
-            82..84 => Operation::Chown { path: self.either(), uid: self.id(), gid: self.id() },
+            82..84 => {
+                let (path, uid, gid) = (self.either(), self.id(), self.id());
+                // chown(-1, -1) takes setuid away on a local file system; the kernel does not send it to a FUSE one.
+                let uid = uid.or_else(|| gid.is_none().then_some(0));
+                Operation::Chown { path, uid, gid }
+            }
             84..87 => Operation::SetTimes { path: self.either(), atime: self.time(), mtime: self.time() },
             87..90 => {
                 let (path, name, len) = (self.either(), self.xattr_name(), self.rng.random_range(0..100));
