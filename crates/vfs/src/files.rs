@@ -1,7 +1,7 @@
 //! Files in use: one state for each inode that has an open handle or an operation under way.
 
 use crate::dirty::Stream;
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use parking_lot::{Mutex, RwLock};
 use sluice_base::Ino;
 use sluice_meta::{
     extent::FileExtents,
@@ -76,8 +76,8 @@ const SHARDS: usize = 64;
 
 /// All files in use, and those without a name that a front end may still ask for.
 ///
-/// An inode that lost its last name while in use, or because another took its name, lives on until its last use ends and the
-/// front end has given its number back (FORGET): whoever looked the name up before may still open it.
+/// An inode that lost its last name lives on until its last use ends and the front end has given its number back (FORGET):
+/// whoever looked the name up before may still open it, and the kernel keeps fifos, sockets and devices open without telling.
 pub struct Files {
     shards: Vec<Mutex<HashMap<Ino, Entry>>>,
     left: Mutex<Vec<Ino>>,
@@ -130,11 +130,6 @@ impl Files {
         FileUse { files: self, file: self.acquire(ino) }
     }
 
-    /// Holds off new uses of `ino` (and of its shard), so that "is it in use" stays true until the guard goes.
-    pub fn freeze(&self, ino: Ino) -> Frozen<'_> {
-        Frozen { ino, shard: self.shard(ino).lock() }
-    }
-
     /// The inode lost its last name, or was made without one.
     pub fn orphaned(&self, ino: Ino) {
         self.shard(ino).lock().entry(ino).or_insert_with(|| Entry::new(ino)).orphaned = true;
@@ -174,19 +169,6 @@ impl Files {
     /// Files in use.
     pub fn len(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().values().filter(|entry| entry.uses > 0).count()).sum()
-    }
-}
-
-/// See [`Files::freeze`].
-pub struct Frozen<'a> {
-    ino: Ino,
-    shard: MutexGuard<'a, HashMap<Ino, Entry>>,
-}
-
-impl Frozen<'_> {
-    /// Whether the inode is in use. Of any other inode nothing is known, so it counts as used.
-    pub fn in_use(&self, ino: Ino) -> bool {
-        ino != self.ino || self.shard.contains_key(&ino)
     }
 }
 

@@ -35,15 +35,9 @@ impl Vfs {
         Ok(attr)
     }
 
-    /// unlink(2). A file that nobody has open goes at once: who looked its name up just before is told ESTALE, looks again
-    /// (the kernel does that by itself) and finds what a moment later would have shown. Where another inode takes the name
-    /// over, as with rename, that could go on for ever, so there the old one lives until it is forgotten.
+    /// unlink(2).
     pub fn unlink(&self, dir: Ino, name: &[u8]) -> Result<(), Errno> {
-        let victim = self.namespace().find(dir, name).map_err(|e| errno(&e))?.unwrap_or(Ino(0));
-        let frozen = self.files.freeze(victim);
-        let done = self.namespace().unlink(dir, name, &|ino| frozen.in_use(ino));
-        drop(frozen);
-        self.removed(done.map(|done| Some(done.value)))
+        self.removed(self.namespace().unlink(dir, name, &|_| true).map(|done| Some(done.value)))
     }
 
     /// rmdir(2).
