@@ -14,10 +14,12 @@ use parking_lot::Mutex;
 use sluice_base::Seq;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
-/// Places: 32 Ki entries of about 250 bytes with an inode each, 8 MiB when full.
-const PLACES: usize = 1 << 15;
+/// Places: 64 Ki entries of about 250 bytes with an inode each, 16 MiB when full.
+const PLACES: usize = 1 << 16;
 /// Larger values are not worth a place: bodies of files and packed extents are kept by who uses them.
 const VALUE_BYTES_MAX: usize = 512;
+/// Tables whose keys are only scanned, or read once (crate::keys): they would drive out others.
+const COLD_TABLES: [u8; 2] = *b"cu";
 
 struct Entry {
     key: Value,
@@ -66,7 +68,7 @@ impl Hot {
         for (key, value) in batch.entries() {
             let fits = value.as_ref().is_none_or(|value| value.len() <= VALUE_BYTES_MAX);
             let mut place = self.place(key).lock();
-            if fits {
+            if fits && !COLD_TABLES.contains(&key[0]) {
                 *place = Some(Entry { key: key.clone(), since: seq, value: value.clone() });
             } else if place.as_ref().is_some_and(|entry| entry.key == *key) {
                 *place = None;
