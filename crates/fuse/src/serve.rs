@@ -108,6 +108,7 @@ impl VfsHandler {
             Operation::Fsync { .. } | Operation::FsyncDir { .. } | Operation::SyncFs => Ok(self.sync()),
             Operation::SetAttr(set) => self.set_attr(ino, set, reply),
             Operation::FAllocate { fh, offset, length, mode } => {
+                self.vfs.changed_by(HandleId(fh), caller)?;
                 Ok(self.retry(reply, move |vfs| vfs.fallocate(HandleId(fh), mode, offset, length), |_, ()| {}))
             }
             Operation::LSeek { fh, offset, whence } => {
@@ -120,6 +121,7 @@ impl VfsHandler {
                 Ok(Answer::Done)
             }
             Operation::CopyFileRange { fh_in, off_in, fh_out, off_out, len, wide, .. } => {
+                self.vfs.changed_by(HandleId(fh_out), caller)?;
                 // The narrow answer has 32 bits.
                 let len = if wide { len } else { len.min(1 << 30) };
                 let copy = move |vfs: &Vfs| vfs.copy_range((HandleId(fh_in), off_in), (HandleId(fh_out), off_out), len);

@@ -49,6 +49,30 @@ pub enum JournalError {
         /// The segment's file.
         path: PathBuf,
     },
+    /// There is no journal where one must be. Nothing was touched.
+    #[error(
+        "the journal is missing: {} has no segment. If its disk is not mounted, mount it; if it is lost, `sluice fsck --repair` \
+         begins an empty one, without the changes that only the lost one held",
+        dir.display()
+    )]
+    Missing {
+        /// The journal's directory.
+        dir: PathBuf,
+    },
+    /// The journal begins after what it is needed for. Nothing was touched.
+    #[error(
+        "the journal in {} begins at record {found}, but records from {needed} on are needed: the metadata or the first journal \
+         segments are missing, or of another time. Put them back, or restore the volume from a copy",
+        dir.display()
+    )]
+    Gap {
+        /// The journal's directory.
+        dir: PathBuf,
+        /// The first record that is there.
+        found: Seq,
+        /// The first record that its owner lacks.
+        needed: Seq,
+    },
     /// Written by a newer version of this program. Nothing was touched.
     #[error("{} has format {version}, newer than this program knows: use the version that wrote it", path.display())]
     NewerFormat {

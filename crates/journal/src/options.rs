@@ -17,6 +17,9 @@ pub struct JournalOptions {
     pub capacity_bytes: u64,
     /// Seq of the first record of a journal that has no segment yet; ignored otherwise.
     pub first_seq: Seq,
+    /// There is a journal, and its owner has no record from here on by other means: that there is no segment, or that the first
+    /// one begins later, is an error.
+    pub needed_from: Option<Seq>,
     /// What tells this boot of the host from every other one (/proc/sys/kernel/random/boot_id). All zero: not known, then a
     /// damaged record that was never synced is always taken for a torn one.
     pub boot_id: [u8; 16],
@@ -26,7 +29,7 @@ impl JournalOptions {
     /// The defaults: segments of 64 MiB, 1 GiB in all, records from 1, boot not known.
     pub fn new(dir: impl Into<PathBuf>, volume: VolumeId) -> Self {
         let (segment_bytes, capacity_bytes) = (64 << 20, 1 << 30);
-        Self { dir: dir.into(), volume, segment_bytes, capacity_bytes, first_seq: Seq(1), boot_id: [0; 16] }
+        Self { dir: dir.into(), volume, segment_bytes, capacity_bytes, first_seq: Seq(1), needed_from: None, boot_id: [0; 16] }
     }
 
     pub(crate) fn check(&self) -> Result<(), JournalError> {

@@ -57,8 +57,14 @@ struct Found {
 pub(crate) fn scan(directory: &Directory, on_record: &mut OnRecord) -> Result<Scan, JournalError> {
     let listing = directory.listing()?;
     let found = read_headers(directory, listing.live)?;
-    let first_seq =
-        found.first().and_then(|first| first.header.ok()).map_or(directory.options.first_seq, |h| h.first_seq);
+    let options = &directory.options;
+    if found.is_empty() && options.needed_from.is_some() {
+        return Err(JournalError::Missing { dir: options.dir.clone() });
+    }
+    let first_seq = found.first().and_then(|first| first.header.ok()).map_or(options.first_seq, |h| h.first_seq);
+    if let Some(needed) = options.needed_from.filter(|needed| first_seq > *needed) {
+        return Err(JournalError::Gap { dir: options.dir.clone(), found: first_seq, needed });
+    }
     let mut reader = Reader { directory, next_seq: first_seq, evidence: Seq(0), buffer: Vec::new(), offset: 0 };
     let mut segments = VecDeque::with_capacity(found.len());
     for (index, one) in found.iter().enumerate() {

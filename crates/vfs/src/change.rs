@@ -1,7 +1,7 @@
 //! truncate(2) and attribute changes.
 
 use crate::{
-    Failure, Vfs,
+    Failure, HandleId, Vfs,
     error::errno,
     files::{FileData, FileState},
 };
@@ -9,7 +9,7 @@ use sluice_base::{
     Errno, Ino,
     limits::{FILE_BYTES_MAX, SPAN_BYTES},
 };
-use sluice_meta::{Attr, DataChange, SetAttributes, SizeChange, extent::Extent};
+use sluice_meta::{Attr, Caller, DataChange, SetAttributes, SizeChange, extent::Extent, records::mode};
 
 /// Most runs that one hole of [`Vfs::holes`] covers.
 const RUNS_AT_ONCE: usize = 1024;
@@ -29,6 +29,16 @@ impl Vfs {
             return Ok(self.namespace().getattr(ino)?);
         }
         Ok(self.namespace().setattr(ino, &rest)?.value)
+    }
+
+    /// Takes setuid and setgid from a file that somebody but the superuser is about to change in a way that the kernel sends
+    /// without saying so: fallocate and copy_file_range.
+    pub fn changed_by(&self, handle: HandleId, caller: Caller) -> Result<(), Failure> {
+        let ino = self.file(handle)?.file.ino;
+        if caller.uid != 0 && self.namespace().getattr(ino)?.mode & (mode::SETUID | mode::SETGID) != 0 {
+            self.namespace().setattr(ino, &SetAttributes { kill_suidgid: true, ..SetAttributes::default() })?;
+        }
+        Ok(())
     }
 
     pub(crate) fn truncate(&self, file: &FileState, size: u64, kill_suidgid: bool) -> Result<(), Failure> {

@@ -6,7 +6,7 @@ use std::{
 };
 
 use rustix::{
-    fs::{Access, AtFlags, CWD, OFlags, accessat},
+    fs::{Access, AtFlags, CWD, FallocateFlags, OFlags, accessat, copy_file_range, fallocate},
     io::Errno,
 };
 use sluice_tests::{NOBODY, Place, as_user};
@@ -113,6 +113,34 @@ fn a_write_by_another_user_drops_setuid() {
     chmod(&path, 0o6777);
     as_user(NOBODY, NOBODY, &[], || File::options().write(true).truncate(true).open(&path).map(drop).unwrap());
     assert_eq!(mode(&path), 0o777);
+}
+
+#[test]
+fn fallocate_and_copies_by_another_user_drop_setuid() {
+    let place = Place::new();
+    let (path, source) = (place.path("f"), place.path("source"));
+    fs::write(&path, [1; 5000]).unwrap();
+    fs::write(&source, [2; 5000]).unwrap();
+    let keep = FallocateFlags::KEEP_SIZE;
+    let change = |how: u8| {
+        let file = File::options().write(true).open(&path).unwrap();
+        match how {
+            0 => fallocate(&file, FallocateFlags::empty(), 0, 200_000).unwrap(),
+            1 => fallocate(&file, keep | FallocateFlags::PUNCH_HOLE, 0, 4096).unwrap(),
+            _ => {
+                let source = File::open(&source).unwrap();
+                copy_file_range(&source, Some(&mut 0), &file, Some(&mut 0), 1000).map(drop).unwrap()
+            }
+        }
+    };
+    for how in 0..3 {
+        chmod(&path, 0o6777);
+        as_user(NOBODY, NOBODY, &[], || change(how));
+        assert_eq!(mode(&path), 0o777, "by another user, {how}");
+        chmod(&path, 0o6777);
+        change(how);
+        assert_eq!(mode(&path), 0o6777, "by the superuser, {how}");
+    }
 }
 
 #[test]

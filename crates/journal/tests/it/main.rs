@@ -82,6 +82,23 @@ fn a_new_journal_starts_where_it_is_told() {
 }
 
 #[test]
+fn a_journal_that_its_owner_needs_is_not_begun_anew() {
+    let disk = MemoryDisk::default();
+    let needed = |from| JournalOptions { needed_from: Some(Seq(from)), ..options(1) };
+    assert!(matches!(open(&disk, needed(1)), Err(JournalError::Missing { .. })));
+    let (journal, ..) = open(&disk, options(1)).unwrap();
+    append(&journal, 100, 700);
+    journal.sync().unwrap();
+    journal.free_before(Seq(60)).unwrap();
+    let first = journal.usage().first_seq;
+    assert!(first > Seq(1) && first <= Seq(60));
+    drop(journal);
+    let found = open(&disk, needed(first.0 - 1)).map(drop);
+    assert!(matches!(found, Err(JournalError::Gap { found, .. }) if found == first));
+    assert_eq!(open(&disk, needed(first.0)).unwrap().1.last_seq, Seq(100));
+}
+
+#[test]
 fn works_on_a_real_disk() {
     let dir = tempfile::tempdir().unwrap();
     let at = |boot| JournalOptions { dir: dir.path().join("a/b"), ..options(boot) };
