@@ -29,7 +29,15 @@ impl JournalOptions {
     /// The defaults: segments of 64 MiB, 1 GiB in all, records from 1, boot not known.
     pub fn new(dir: impl Into<PathBuf>, volume: VolumeId) -> Self {
         let (segment_bytes, capacity_bytes) = (64 << 20, 1 << 30);
-        Self { dir: dir.into(), volume, segment_bytes, capacity_bytes, first_seq: Seq(1), needed_from: None, boot_id: [0; 16] }
+        Self {
+            dir: dir.into(),
+            volume,
+            segment_bytes,
+            capacity_bytes,
+            first_seq: Seq(1),
+            needed_from: None,
+            boot_id: [0; 16],
+        }
     }
 
     pub(crate) fn check(&self) -> Result<(), JournalError> {
