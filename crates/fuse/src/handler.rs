@@ -14,6 +14,12 @@ pub trait Handler: Send + Sync + 'static {
     /// network or on fsync: return [`Answer::Later`] for that. A panic is answered with EIO.
     fn handle(&self, request: &Request<'_>, reply: &mut ReplyBuffer) -> Answer;
 
+    /// As [`Handler::handle`], for a request that it answered with [`Answer::Away`]: runs on a thread that serves nobody else,
+    /// and may wait for the network.
+    fn handle_waiting(&self, request: &Request<'_>, reply: &mut ReplyBuffer) -> Answer {
+        self.handle(request, reply)
+    }
+
     /// The kernel dropped `lookups` of the references that entry replies gave it on `nodeid`.
     fn forget(&self, nodeid: u64, lookups: u64);
 
@@ -29,6 +35,8 @@ pub enum Answer {
     Error(Errno),
     /// No reply is due.
     None,
+    /// The answer is not at hand: [`Handler::handle_waiting`] has to find it. The reply buffer counts as untouched.
+    Away,
     /// The result comes from this future, which is spawned on tokio. It is dropped when the caller was interrupted and
     /// the grace period is over, so work that must not stop half-way belongs in a task of its own.
     Later(Pin<Box<dyn Future<Output = LateReply> + Send>>),

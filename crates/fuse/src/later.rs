@@ -3,11 +3,14 @@
 //! Each has a [`Ticket`] in its task, which brings the outcome to the reactor that took the request, whatever happens
 //! to the task, and a place in [`Waiting`], where INTERRUPT finds it.
 
-use crate::handler::LateReply;
+use crate::handler::{Answer, Handler, LateReply};
+use crate::reply::{Body, ReplyBuffer};
+use crate::request::Request;
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use sluice_base::Errno;
+use std::cell::RefCell;
 use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::pin::Pin;
@@ -159,6 +162,43 @@ pub(crate) fn spawn(
         let outcome = with_grace(future, interrupted, grace).await;
         ticket.settle(outcome);
     });
+}
+
+/// The answer to the request in `bytes` from a thread that may wait. Tokio bounds these threads, the sessions' limit of later
+/// requests those that wait for one.
+pub(crate) fn waiting(
+    handler: Arc<dyn Handler>,
+    bytes: Vec<u8>,
+) -> Pin<Box<dyn Future<Output = LateReply> + Send>> {
+    Box::pin(async move {
+        let answer = tokio::task::spawn_blocking(move || answer_waiting(&*handler, &bytes));
+        match answer.await.map_err(|_| Errno::EIO)?? {
+            Waited::Body(body) => Ok(body),
+            Waited::Later(future) => future.await,
+        }
+    })
+}
+
+enum Waited {
+    Body(Body),
+    Later(Pin<Box<dyn Future<Output = LateReply> + Send>>),
+}
+
+fn answer_waiting(handler: &dyn Handler, bytes: &[u8]) -> Result<Waited, Errno> {
+    thread_local! {
+        /// A megabyte of address space, of which a thread touches what its replies need.
+        static REPLY: RefCell<ReplyBuffer> = RefCell::default();
+    }
+    let request = Request::parse(bytes).map_err(|_| Errno::EIO)?;
+    REPLY.with_borrow_mut(|reply| {
+        reply.clear();
+        match handler.handle_waiting(&request, reply) {
+            Answer::Done => Ok(Waited::Body(reply.body().to_vec().into())),
+            Answer::Error(errno) => Err(errno),
+            Answer::Later(future) => Ok(Waited::Later(future)),
+            Answer::None | Answer::Away => Err(Errno::EIO),
+        }
+    })
 }
 
 async fn with_grace(

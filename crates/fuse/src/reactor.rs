@@ -169,14 +169,20 @@ impl Reactor {
             add(&counters.panics);
             if replies { Answer::Error(Errno::EIO) } else { Answer::None }
         });
-        self.finish(unique, answer)
+        match answer {
+            Answer::Away => {
+                let bytes = self.requests.bytes()[READ_START..READ_START + len].to_vec();
+                self.finish(unique, Answer::Later(later::waiting(Arc::clone(&self.shared.handler), bytes)))
+            }
+            answer => self.finish(unique, answer),
+        }
     }
 
     fn finish(&mut self, unique: u64, answer: Answer) -> Written {
         match answer {
             Answer::Done => self.write(unique, 0),
             Answer::Error(error) => self.write(unique, error.0),
-            Answer::None => Written::Taken,
+            Answer::None | Answer::Away => Written::Taken,
             Answer::Later(future) => {
                 add(&self.peer.counters.later);
                 self.later += 1;

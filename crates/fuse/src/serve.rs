@@ -7,7 +7,7 @@ use crate::{
 };
 use sluice_base::{Errno, Ino, limits::NAME_BYTES_MAX};
 use sluice_meta as meta;
-use sluice_vfs::{Failure, HandleId, Read, SeekFrom, Vfs, error::errno};
+use sluice_vfs::{Failure, HandleId, Read, SeekFrom, Vfs, waiting};
 use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
 /// How long the kernel may believe names and attributes, and how much room statfs shows.
@@ -43,8 +43,13 @@ impl Handler for VfsHandler {
     fn handle(&self, request: &Request<'_>, reply: &mut ReplyBuffer) -> Answer {
         match self.dispatch(request, reply) {
             Ok(answer) => answer,
+            Err(Failure::Away) => Answer::Away,
             Err(failure) => Answer::Error(failure.errno()),
         }
+    }
+
+    fn handle_waiting(&self, request: &Request<'_>, reply: &mut ReplyBuffer) -> Answer {
+        waiting(|| self.handle(request, reply))
     }
 
     // The kernel gives all its references to an inode back at once, when it evicts it; only unlinked ones matter.
@@ -240,7 +245,7 @@ impl VfsHandler {
         caller: meta::Caller,
         reply: &mut ReplyBuffer,
     ) -> Outcome {
-        let attr = self.vfs.namespace().create(dir, name, meta::NewNode { mode, rdev, target }, caller)?.value;
+        let attr = self.vfs.namespace().create(dir, name, meta::NewNode { mode, rdev, target }, caller)?;
         reply.entry(&self.entry(&attr));
         Ok(Answer::Done)
     }
@@ -262,7 +267,7 @@ impl VfsHandler {
                 Ok(Answer::Done)
             }
             // Somebody else made it since the kernel looked.
-            Err(Errno::EEXIST) if flags & O_EXCL == 0 => {
+            Err(Failure::Errno(Errno::EEXIST)) if flags & O_EXCL == 0 => {
                 let attr = self.vfs.namespace().lookup(dir, name)?;
                 if flags & O_TRUNC != 0 {
                     self.truncate(attr.ino, kill)?;
@@ -272,7 +277,7 @@ impl VfsHandler {
                 reply.created(&self.entry(&attr), opened.handle.0, 0);
                 Ok(Answer::Done)
             }
-            Err(error) => Err(error.into()),
+            Err(error) => Err(error),
         }
     }
 
@@ -330,6 +335,7 @@ impl VfsHandler {
                 Answer::Done
             }
             Err(Failure::Errno(errno)) => Answer::Error(errno),
+            Err(Failure::Away) => Answer::Away,
             Err(Failure::Wait | Failure::DiskFull) => {
                 let vfs = self.vfs.clone();
                 Answer::later(async move {
@@ -419,7 +425,7 @@ impl VfsHandler {
         if offset > 1 {
             return Ok(dir);
         }
-        let parent = self.vfs.namespace().parent(dir).map_err(|e| errno(&e))?;
+        let parent = self.vfs.namespace().parent(dir)?;
         Ok(if parent.0 == 0 { dir } else { parent })
     }
 

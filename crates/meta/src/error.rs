@@ -47,6 +47,12 @@ pub enum Error {
     /// Not allowed whatever the permissions.
     #[error("operation not permitted")]
     NotPermitted,
+    /// The answer is with a server, and the calling thread must not wait for it.
+    #[error("the answer is away")]
+    Away,
+    /// The session that the caller acts for has ended: its lease ran out, or somebody took it over.
+    #[error("the session has ended")]
+    Fenced,
     /// A stored record does not parse.
     #[error("metadata damaged: {0}; run `sluice fsck`")]
     Corrupt(String),

@@ -2,7 +2,6 @@
 
 use crate::{
     Failure, HandleId, Vfs,
-    error::errno,
     files::{FileData, FileState},
 };
 use sluice_base::{
@@ -28,7 +27,7 @@ impl Vfs {
         if size.is_some() && rest == SetAttributes::default() {
             return Ok(self.namespace().getattr(ino)?);
         }
-        Ok(self.namespace().setattr(ino, &rest)?.value)
+        Ok(self.namespace().setattr(ino, &rest)?)
     }
 
     /// Takes setuid and setgid from a file that somebody but the superuser is about to change in a way that the kernel sends
@@ -49,7 +48,7 @@ impl Vfs {
         let shape = self.shape(file.ino, &mut data)?;
         let change = DataChange { size: SizeChange::Exactly(size), kill_suidgid, ..DataChange::default() };
         if shape.inline && size < shape.size {
-            let body = self.namespace().body(file.ino).map_err(|e| errno(&e))?.unwrap_or_else(|| (&[] as &[u8]).into());
+            let body = self.namespace().body(file.ino)?.unwrap_or_else(|| (&[] as &[u8]).into());
             let kept = &body[..body.len().min(size as usize)];
             let body = Some((!kept.is_empty()).then_some(kept));
             return self.commit(file.ino, &mut data, &DataChange { body, ..change });

@@ -14,6 +14,8 @@ pub enum Failure {
     Errno(Errno),
     /// Journal or cache have no room until something is uploaded: see [`crate::Vfs::make_room`].
     Wait,
+    /// The answer is with a server: ask again from a thread that may wait ([`crate::waiting`]).
+    Away,
     /// The journal's disk is full, which uploads alone may not mend: worth a short wait.
     DiskFull,
 }
@@ -30,6 +32,7 @@ impl Failure {
         match self {
             Failure::Errno(errno) => errno,
             Failure::Wait | Failure::DiskFull => Errno::ENOSPC,
+            Failure::Away => Errno::EIO,
         }
     }
 }
@@ -37,6 +40,7 @@ impl Failure {
 impl From<Meta> for Failure {
     fn from(error: Meta) -> Self {
         match &error {
+            Meta::Away => Failure::Away,
             Meta::Store(MetaError::Log(LogError::Full)) => Failure::Wait,
             Meta::Store(MetaError::Log(LogError::DiskFull)) => Failure::DiskFull,
             _ => Failure::Errno(errno(&error)),
@@ -74,7 +78,7 @@ pub fn errno(error: &Meta) -> Errno {
         Meta::FileTooLarge => Errno::EFBIG,
         Meta::NotPermitted => Errno::EPERM,
         Meta::Store(MetaError::Log(LogError::Full | LogError::DiskFull)) => Errno::ENOSPC,
-        Meta::Corrupt(_) | Meta::Store(_) => {
+        Meta::Away | Meta::Fenced | Meta::Corrupt(_) | Meta::Store(_) => {
             tracing::error!(%error, "metadata failed");
             Errno::EIO
         }

@@ -1,6 +1,6 @@
 //! Misses: one request to the store for all who wait for the same object.
 
-use crate::{Vfs, read::segments};
+use crate::{Vfs, away::from_task, error::errno, read::segments};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use sluice_base::{Errno, ObjectId, limits::SEGMENT_BYTES};
@@ -90,7 +90,7 @@ impl Vfs {
 
     fn stored_record(&self, object: ObjectId) -> Result<ObjectRecord, Errno> {
         let record =
-            self.namespace().object(object).map_err(|error| crate::error::errno(&error))?.ok_or(Errno::ENOENT)?;
+            from_task(|| self.namespace().object(object)).map_err(|error| errno(&error))?.ok_or(Errno::ENOENT)?;
         match record.state {
             ObjectState::Stored | ObjectState::Tombstone => Ok(record),
             ObjectState::Open | ObjectState::Sealed => {

@@ -1,6 +1,6 @@
 //! Open files and directories.
 
-use crate::{Vfs, error::errno, files::FileState};
+use crate::{Failure, Vfs, files::FileState};
 use parking_lot::Mutex;
 use sluice_base::{Errno, Ino};
 use sluice_meta::{Attr, atime_is_due};
@@ -82,13 +82,13 @@ impl Vfs {
     }
 
     /// Opens a file for which permissions were checked.
-    pub fn open(&self, ino: Ino) -> Result<Opened, Errno> {
+    pub fn open(&self, ino: Ino) -> Result<Opened, Failure> {
         let file = self.files.acquire(ino);
         match self.namespace().getattr(ino) {
             Ok(attr) => Ok(self.opened(file, &attr)),
             Err(error) => {
                 self.files.release(ino);
-                Err(errno(&error))
+                Err(error.into())
             }
         }
     }
@@ -116,27 +116,27 @@ impl Vfs {
     }
 
     /// Opens a directory.
-    pub fn open_dir(&self, ino: Ino) -> Result<HandleId, Errno> {
+    pub fn open_dir(&self, ino: Ino) -> Result<HandleId, Failure> {
         self.files.acquire(ino);
-        match self.namespace().getattr(ino) {
-            Ok(attr) if attr.is_dir() => {
+        match self.namespace().getattr(ino).and_then(|attr| Ok((attr, self.namespace().last_cookie()?))) {
+            Ok((attr, until)) if attr.is_dir() => {
                 let handle = self.new_handle();
-                let until = AtomicU64::new(self.namespace().last_cookie());
+                let until = AtomicU64::new(until);
                 self.handles.dirs.insert(handle, Arc::new(DirHandle { ino, until }));
                 Ok(handle)
             }
             other => {
                 self.files.release(ino);
-                Err(other.map_or_else(|error| errno(&error), |_| Errno::ENOTDIR))
+                Err(other.map_or_else(Failure::from, |_| Errno::ENOTDIR.into()))
             }
         }
     }
 
     /// The open directory of a handle. A listing that begins again sees what is there now.
-    pub fn dir(&self, handle: HandleId, offset: u64) -> Result<Arc<DirHandle>, Errno> {
+    pub fn dir(&self, handle: HandleId, offset: u64) -> Result<Arc<DirHandle>, Failure> {
         let dir = self.handles.dirs.get(handle).ok_or(Errno::EBADF)?;
         if offset == 0 {
-            dir.until.store(self.namespace().last_cookie(), Ordering::Relaxed);
+            dir.until.store(self.namespace().last_cookie()?, Ordering::Relaxed);
         }
         Ok(dir)
     }

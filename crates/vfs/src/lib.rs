@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod attachment;
+mod away;
 mod cache_sync;
 mod change;
 mod dirty;
@@ -15,6 +16,7 @@ mod fetch;
 mod files;
 mod handles;
 mod log;
+mod metadata;
 mod names;
 mod read;
 mod replay;
@@ -25,10 +27,12 @@ mod vfs;
 mod write;
 
 pub use attachment::DataNote;
+pub use away::{may_wait, waiting};
 pub use cache_sync::CacheSync;
 pub use error::Failure;
 pub use handles::{DirHandle, FileHandle, HandleId, Opened};
 pub use log::JournalLog;
+pub use metadata::Metadata;
 pub use read::Read;
 pub use replay::{Recovered, Replay, replay_data, replay_data_in_memory};
 pub use space::SeekFrom;

@@ -1,7 +1,7 @@
 //! Operations on names that concern open files too: what is unlinked while in use lives until its last user goes.
 
-use crate::{Opened, Vfs, error::errno};
-use sluice_base::{Errno, Ino};
+use crate::{Failure, Opened, Vfs};
+use sluice_base::Ino;
 use sluice_meta::{Attr, Caller, NewNode, RenameMode, Unlinked};
 use std::{sync::Weak, time::Duration};
 
@@ -12,47 +12,47 @@ const RECLAIM_DELAY: Duration = Duration::from_millis(50);
 
 impl Vfs {
     /// Creates a regular file and opens it.
-    pub fn create(&self, dir: Ino, name: &[u8], mode: u32, caller: Caller) -> Result<(Attr, Opened), Errno> {
+    pub fn create(&self, dir: Ino, name: &[u8], mode: u32, caller: Caller) -> Result<(Attr, Opened), Failure> {
         let node = NewNode { mode: mode & 0o7777 | sluice_meta::records::mode::REGULAR, rdev: 0, target: b"" };
-        let attr = self.namespace().create(dir, name, node, caller).map_err(|e| errno(&e))?.value;
+        let attr = self.namespace().create(dir, name, node, caller)?;
         let opened = self.opened(self.files.acquire(attr.ino), &attr);
         Ok((attr, opened))
     }
 
     /// Creates a file without a name (O_TMPFILE) and opens it.
-    pub fn create_unnamed(&self, dir: Ino, mode: u32, caller: Caller) -> Result<(Attr, Opened), Errno> {
+    pub fn create_unnamed(&self, dir: Ino, mode: u32, caller: Caller) -> Result<(Attr, Opened), Failure> {
         let mode = mode & 0o7777 | sluice_meta::records::mode::REGULAR;
-        let attr = self.namespace().create_unnamed(dir, mode, caller).map_err(|e| errno(&e))?.value;
+        let attr = self.namespace().create_unnamed(dir, mode, caller)?;
         self.files.orphaned(attr.ino);
         let file = self.files.acquire(attr.ino);
         Ok((attr.clone(), self.opened(file, &attr)))
     }
 
     /// Another name for an inode; a file without one is no orphan any more.
-    pub fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr, Errno> {
-        let attr = self.namespace().link(ino, dir, name).map_err(|e| errno(&e))?.value;
+    pub fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr, Failure> {
+        let attr = self.namespace().link(ino, dir, name)?;
         self.files.named(ino);
         Ok(attr)
     }
 
     /// unlink(2).
-    pub fn unlink(&self, dir: Ino, name: &[u8]) -> Result<(), Errno> {
-        self.removed(self.namespace().unlink(dir, name, &|_| true).map(|done| Some(done.value)))
+    pub fn unlink(&self, dir: Ino, name: &[u8]) -> Result<(), Failure> {
+        self.removed(self.namespace().unlink(dir, name).map(Some))
     }
 
     /// rmdir(2).
-    pub fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<(), Errno> {
-        self.removed(self.namespace().rmdir(dir, name, &|_| true).map(|done| Some(done.value)))
+    pub fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<(), Failure> {
+        self.removed(self.namespace().rmdir(dir, name).map(Some))
     }
 
     /// rename(2), renameat2(2).
-    pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), how: RenameMode) -> Result<(), Errno> {
-        self.removed(self.namespace().rename(from, to, how, &|_| true).map(|done| done.value))
+    pub fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), how: RenameMode) -> Result<(), Failure> {
+        self.removed(self.namespace().rename(from, to, how))
     }
 
     /// What lost its last name lives until nobody can ask for it any more.
-    fn removed(&self, result: sluice_meta::Result<Option<Unlinked>>) -> Result<(), Errno> {
-        if let Some(left) = result.map_err(|e| errno(&e))?.filter(|left| left.orphaned) {
+    fn removed(&self, result: sluice_meta::Result<Option<Unlinked>>) -> Result<(), Failure> {
+        if let Some(left) = result?.filter(|left| left.orphaned) {
             self.files.orphaned(left.ino);
         }
         Ok(())

@@ -1,13 +1,15 @@
 //! Reads: inline body, memory, slot, object store, in that order. Every byte is checked on its way.
 
 use crate::{
-    HandleId, Vfs,
-    error::errno,
+    Failure, HandleId, Vfs, waiting,
     files::{FileData, FileState, Shape},
 };
 use parking_lot::RwLockUpgradableReadGuard;
 use sluice_base::{Errno, Ino, limits::SEGMENT_BYTES};
-use sluice_meta::extent::{Extent, Place};
+use sluice_meta::{
+    Error,
+    extent::{Extent, Place},
+};
 use sluice_store::ReadError;
 use std::{
     ops::Range,
@@ -31,17 +33,20 @@ enum Copied {
 
 impl Vfs {
     /// Reads into `buf` what is at hand.
-    pub fn read(&self, handle: HandleId, offset: u64, buf: &mut [u8]) -> Result<Read, Errno> {
+    pub fn read(&self, handle: HandleId, offset: u64, buf: &mut [u8]) -> Result<Read, Failure> {
         let open = self.file(handle)?;
-        if open.atime_due.swap(false, Ordering::Relaxed)
-            && let Err(error) = self.namespace().update_atime(open.file.ino)
-        {
-            tracing::debug!(%error, "access time not updated");
+        if open.atime_due.load(Ordering::Relaxed) {
+            match self.namespace().update_atime(open.file.ino) {
+                Err(Error::Away) => return Err(Failure::Away),
+                Err(error) => tracing::debug!(%error, "access time not updated"),
+                Ok(()) => {}
+            }
+            open.atime_due.store(false, Ordering::Relaxed);
         }
         self.read_file(&open.file, offset, buf)
     }
 
-    pub(crate) fn read_file(&self, file: &FileState, offset: u64, buf: &mut [u8]) -> Result<Read, Errno> {
+    pub(crate) fn read_file(&self, file: &FileState, offset: u64, buf: &mut [u8]) -> Result<Read, Failure> {
         let (len, extents) = match self.locate(file, offset, buf)? {
             Located::Inline(len) => return Ok(Read::Done(len)),
             Located::Extents(len, extents) => (len, extents),
@@ -70,7 +75,11 @@ impl Vfs {
         let mut buf = vec![0; len];
         // Extents may change under a reader, and the object they named be deleted: then they are read again.
         for _ in 0..3 {
-            let (len, extents) = match self.locate(&file, offset, &mut buf)? {
+            let located = match self.locate(&file, offset, &mut buf) {
+                Err(Failure::Away) => tokio::task::block_in_place(|| waiting(|| self.locate(&file, offset, &mut buf))),
+                other => other,
+            };
+            let (len, extents) = match located.map_err(Failure::errno)? {
                 Located::Inline(len) => {
                     buf.truncate(len);
                     return Ok(buf);
@@ -135,7 +144,7 @@ impl Vfs {
     }
 
     /// What [offset, offset + buf.len()) of a file is made of; an inline body is copied at once.
-    fn locate(&self, file: &FileState, offset: u64, buf: &mut [u8]) -> Result<Located, Errno> {
+    fn locate(&self, file: &FileState, offset: u64, buf: &mut [u8]) -> Result<Located, Failure> {
         let data = file.data.upgradable_read();
         let loaded = |data: &FileData, shape: &Shape, range: &Range<u64>| {
             !shape.extents || spans(range).all(|s| data.extents.has(s))
@@ -151,7 +160,7 @@ impl Vfs {
                 let known = self.shape(file.ino, &mut data)?;
                 shape = Some(known);
                 let range = wanted(&known);
-                self.namespace().load_extents(file.ino, &mut data.extents, range).map_err(|e| errno(&e))?;
+                self.namespace().load_extents(file.ino, &mut data.extents, range)?;
                 parking_lot::RwLockWriteGuard::downgrade(data)
             }
         };
@@ -159,7 +168,7 @@ impl Vfs {
         let range = wanted(&shape);
         let len = (range.end - range.start) as usize;
         if len > 0 && shape.inline {
-            let body = self.namespace().body(file.ino).map_err(|e| errno(&e))?;
+            let body = self.namespace().body(file.ino)?;
             let body = body.as_deref().unwrap_or_default();
             let from = (offset as usize).min(body.len());
             let have = len.min(body.len() - from);
@@ -171,13 +180,13 @@ impl Vfs {
     }
 
     /// The shape of a file, read once while it is in use.
-    pub(crate) fn shape(&self, ino: Ino, data: &mut FileData) -> Result<Shape, Errno> {
+    pub(crate) fn shape(&self, ino: Ino, data: &mut FileData) -> Result<Shape, Failure> {
         if let Some(shape) = data.shape {
             return Ok(shape);
         }
-        let inode = self.namespace().inode(ino).map_err(|e| errno(&e))?;
+        let inode = self.namespace().inode(ino)?;
         if inode.is_dir() {
-            return Err(Errno::EISDIR);
+            return Err(Errno::EISDIR.into());
         }
         let shape = Shape::of(&inode);
         data.shape = Some(shape);

@@ -3,7 +3,6 @@
 use crate::{
     Failure, HandleId, Vfs,
     change::HOLES_AT_ONCE,
-    error::errno,
     files::{FileData, FileState},
 };
 use sluice_base::{
@@ -78,18 +77,18 @@ impl Vfs {
     }
 
     /// lseek(2) with SEEK_DATA or SEEK_HOLE; the end of the file counts as a hole.
-    pub fn seek(&self, handle: HandleId, offset: u64, what: SeekFrom) -> Result<u64, Errno> {
+    pub fn seek(&self, handle: HandleId, offset: u64, what: SeekFrom) -> Result<u64, Failure> {
         let open = self.file(handle)?;
         let mut data = open.file.data.write();
         let shape = self.shape(open.file.ino, &mut data)?;
         if offset >= shape.size {
-            return Err(Errno::ENXIO);
+            return Err(Errno::ENXIO.into());
         }
         if shape.inline {
-            let body = self.namespace().body(open.file.ino).map_err(|e| errno(&e))?.map_or(0, |body| body.len() as u64);
+            let body = self.namespace().body(open.file.ino)?.map_or(0, |body| body.len() as u64);
             return match what {
                 SeekFrom::Data if offset < body => Ok(offset),
-                SeekFrom::Data => Err(Errno::ENXIO),
+                SeekFrom::Data => Err(Errno::ENXIO.into()),
                 SeekFrom::Hole => Ok(offset.max(body)),
             };
         }
@@ -103,10 +102,10 @@ impl Vfs {
         from: u64,
         size: u64,
         what: SeekFrom,
-    ) -> Result<u64, Errno> {
+    ) -> Result<u64, Failure> {
         let mut at = from;
         while at < size {
-            let span = self.namespace().next_span(file.ino, at / SPAN_BYTES).map_err(|e| errno(&e))?;
+            let span = self.namespace().next_span(file.ino, at / SPAN_BYTES)?;
             let start = span.map_or(size, |span| (span * SPAN_BYTES).max(at)).min(size);
             if what == SeekFrom::Hole && start > at {
                 return Ok(at);
@@ -115,14 +114,14 @@ impl Vfs {
                 break;
             }
             let end = ((start / SPAN_BYTES + 1) * SPAN_BYTES).min(size);
-            self.namespace().load_extents(file.ino, &mut data.extents, start..end).map_err(|e| errno(&e))?;
+            self.namespace().load_extents(file.ino, &mut data.extents, start..end)?;
             let wanted = |extent: &Extent| extent.place.is_some() == (what == SeekFrom::Data);
             if let Some(found) = data.extents.map(start..end).into_iter().find(wanted) {
                 return Ok(found.offset);
             }
             at = end;
         }
-        if what == SeekFrom::Hole { Ok(size) } else { Err(Errno::ENXIO) }
+        if what == SeekFrom::Hole { Ok(size) } else { Err(Errno::ENXIO.into()) }
     }
 
     /// copy_file_range(2) as a clone: the target's extents point to the same objects, no byte moves. Returns the bytes copied.

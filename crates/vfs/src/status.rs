@@ -1,6 +1,6 @@
 //! What a running volume can tell of itself.
 
-use crate::{Vfs, error::errno};
+use crate::{Failure, Vfs, error::errno};
 use serde::Serialize;
 use sluice_base::Errno;
 use sluice_object::StoreStats;
@@ -126,7 +126,7 @@ impl Vfs {
                 used_bytes: journal.used_bytes,
                 written_seq: self.parts.journal.written().0,
                 synced_seq: self.parts.journal.synced().0,
-                checkpointed_seq: self.namespace().store().persisted().0,
+                checkpointed_seq: self.namespace().settled().0,
             },
             cache: self.parts.cache.as_ref().map(|cache| {
                 let stats = cache.stats();
@@ -143,7 +143,7 @@ impl Vfs {
                 }
             }),
             store: StoreStatus::of(self.parts.store.place(), &self.parts.store.stats()),
-            trouble: self.namespace().store().health().err().map(|error| error.to_string()),
+            trouble: self.namespace().trouble(),
         })
     }
 
@@ -153,8 +153,8 @@ impl Vfs {
     }
 
     /// Bytes and inodes in use, for statfs.
-    pub fn usage(&self) -> Result<(u64, u64), Errno> {
-        let usage = self.namespace().usage().map_err(|error| errno(&error))?;
+    pub fn usage(&self) -> Result<(u64, u64), Failure> {
+        let usage = self.namespace().usage()?;
         Ok((usage.bytes.max(0) as u64, usage.inodes.max(0) as u64))
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::{
     Vfs,
+    away::from_task,
     dirty::{Body, DirtyObject},
 };
 use bytes::Bytes;
@@ -70,10 +71,10 @@ impl Vfs {
 
     /// When the journal fills up although data is stored, it is metadata that keeps its segments: bring it to its tables.
     async fn checkpoint_if_due(&self) {
-        let persisted = self.namespace().store().persisted();
-        let behind = self.parts.journal.written().0.saturating_sub(persisted.0);
-        if self.journal_is_filling() && behind > 0 && self.dirty.first_seq().is_none_or(|first| first > persisted) {
-            self.namespace().store().request_checkpoint();
+        let settled = self.namespace().settled();
+        let behind = self.parts.journal.written().0.saturating_sub(settled.0);
+        if self.journal_is_filling() && behind > 0 && self.dirty.first_seq().is_none_or(|first| first > settled) {
+            self.namespace().settle();
         }
         self.trim_journal();
     }
@@ -97,9 +98,9 @@ impl Vfs {
     async fn try_upload(self: &Arc<Self>, object: &Arc<DirtyObject>, tries: u32) -> Result<(), String> {
         // Held while there are bytes in memory, not while waiting: with a failed cache, a sync waits for all the others.
         let permit = self.uploading.acquire().await.map_err(|e| e.to_string())?;
-        let record = self.namespace().object(object.id).map_err(|e| e.to_string())?;
+        let record = from_task(|| self.namespace().object(object.id)).map_err(|e| e.to_string())?;
         let dead = record.as_ref().is_none_or(|record| record.live_bytes == 0);
-        if dead && self.namespace().forget_object(object.id).map_err(|e| e.to_string())? {
+        if dead && from_task(|| self.namespace().forget_object(object.id)).map_err(|e| e.to_string())? {
             // Its last references went before it was stored: nothing to store. But until the log says so durably, a power loss
             // brings them back.
             drop(permit);
@@ -141,8 +142,8 @@ impl Vfs {
             other => other,
         };
         let stored = stored.map_err(|e| e.to_string())?;
-        let done = self.namespace().object_stored(object.id, stored.segment_count(), stored.stored_bytes());
-        done.map(drop).map_err(|e| e.to_string())
+        let (segments, bytes) = (stored.segment_count(), stored.stored_bytes());
+        from_task(|| self.namespace().object_stored(object.id, segments, bytes)).map_err(|e| e.to_string())
     }
 
     /// Waits until the log is durable up to `seq`. With a failed cache that takes until no slot holds what is nowhere else

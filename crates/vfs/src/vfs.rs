@@ -1,11 +1,10 @@
 //! The parts joined, and the work that goes on in the background.
 
-use crate::{Failure, dirty::Dirty, fetch::Fetches, files::Files, handles::Handles, status::Counters, upload};
+use crate::{Failure, Metadata, dirty::Dirty, fetch::Fetches, files::Files, handles::Handles, status::Counters, upload};
 use futures::FutureExt;
 use parking_lot::Mutex;
 use sluice_base::{Clock, Entropy, Errno, SessionId};
 use sluice_journal::{Committer, Journal};
-use sluice_meta::Namespace;
 use sluice_object::Store;
 use sluice_store::Cache;
 use std::{
@@ -46,7 +45,7 @@ impl Default for Settings {
 /// What a [`Vfs`] is made of.
 pub struct Parts {
     /// The metadata.
-    pub namespace: Arc<Namespace>,
+    pub namespace: Arc<dyn Metadata>,
     /// The log.
     pub journal: Arc<Journal>,
     /// Syncs the log.
@@ -123,8 +122,8 @@ impl Vfs {
     }
 
     /// The metadata, for operations that concern nothing else.
-    pub fn namespace(&self) -> &Namespace {
-        &self.parts.namespace
+    pub fn namespace(&self) -> &dyn Metadata {
+        &*self.parts.namespace
     }
 
     /// Runs `operation` until there is room for it. It waits as long as uploads may make room, however long the store is
@@ -142,6 +141,12 @@ impl Vfs {
                     return Err(Errno::ENOSPC);
                 }
                 Err(Failure::Wait | Failure::DiskFull) => self.room(room).await,
+                Err(Failure::Away) => match tokio::task::block_in_place(|| crate::waiting(&mut operation)) {
+                    Ok(value) => return Ok(value),
+                    Err(Failure::Away) => return Err(Errno::EIO),
+                    Err(Failure::Errno(errno)) => return Err(errno),
+                    Err(Failure::Wait | Failure::DiskFull) => self.room(room).await,
+                },
             }
         }
     }
@@ -184,7 +189,7 @@ impl Vfs {
 
     /// Frees what the journal no longer needs: metadata is checkpointed and data stored.
     pub fn trim_journal(&self) {
-        let persisted = sluice_base::Seq(self.parts.namespace.store().persisted().0 + 1);
+        let persisted = sluice_base::Seq(self.namespace().settled().0 + 1);
         let needed = self.dirty.first_seq().map_or(persisted, |first| first.min(persisted));
         if let Err(error) = self.parts.journal.free_before(needed) {
             tracing::warn!(%error, "freeing journal segments failed");

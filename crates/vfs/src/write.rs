@@ -4,7 +4,6 @@
 use crate::{
     DataNote, Failure, HandleId, Vfs,
     dirty::Reservation,
-    error::errno,
     files::{FileData, FileState, Shape},
 };
 use sluice_base::{
@@ -80,7 +79,7 @@ impl Vfs {
         if !shape.extents && end <= INLINE_BYTES_MAX as u64 {
             return self.write_inline(ino, data, offset as usize, bytes, kill);
         }
-        let body = if shape.inline { self.namespace().body(ino).map_err(|e| errno(&e))? } else { None };
+        let body = if shape.inline { self.namespace().body(ino)? } else { None };
         // What the write does not cover of the inline body becomes an extent as well.
         let kept = body.as_deref().filter(|body| offset > 0 || bytes.len() < body.len());
         self.namespace().load_extents(ino, &mut data.extents, 0..kept.map_or(0, |b| b.len() as u64))?;
@@ -113,7 +112,7 @@ impl Vfs {
         kill: bool,
     ) -> Result<(), Failure> {
         let shape = self.shape(ino, data)?;
-        let old = if shape.inline { self.namespace().body(ino).map_err(|e| errno(&e))? } else { None };
+        let old = if shape.inline { self.namespace().body(ino)? } else { None };
         let mut body = old.map_or_else(Vec::new, |old| old.to_vec());
         let end = offset + bytes.len();
         if body.len() < end {
@@ -136,7 +135,7 @@ impl Vfs {
                 let shape = data.shape.expect("loaded before a change");
                 let inline = change.body.map_or(shape.inline, |body| body.is_some());
                 let extents = shape.extents || change.extents.iter().any(|extent| extent.place.is_some());
-                data.shape = Some(Shape { size: done.value.size, inline, extents });
+                data.shape = Some(Shape { size: done.size, inline, extents });
                 Ok(())
             }
             Err(error) => {

@@ -119,7 +119,7 @@ impl World {
         let objects = Store::with_backend(self.backend.clone(), "test", store_options(), entropy.clone());
         let session = namespace.begin_session().unwrap();
         let parts = Parts {
-            namespace,
+            namespace: namespace.clone(),
             journal: journal.clone(),
             committer: committer.clone(),
             cache: cache.clone(),
@@ -135,7 +135,7 @@ impl World {
         let trimmer = Arc::downgrade(&vfs);
         let on_persisted = Box::new(move |_| trimmer.upgrade().iter().for_each(|vfs| vfs.trim_journal()));
         let checkpointer = self.shape.checkpoints.then(|| Checkpointer::start(store, on_persisted).unwrap());
-        Volume { vfs, cache, journal, committer, slabs, checkpointer, damaged, clock: self.clock.clone(), runtime }
+        Volume { vfs, namespace, cache, journal, committer, slabs, checkpointer, damaged, clock: self.clock.clone(), runtime }
     }
 
     /// The process is killed: what it wrote stays, what it knew goes.
@@ -168,6 +168,7 @@ fn store_options() -> StoreOptions {
 /// A running process.
 pub struct Volume {
     pub vfs: Arc<Vfs>,
+    pub namespace: Arc<Namespace>,
     pub cache: Option<Arc<Cache>>,
     pub journal: Arc<Journal>,
     committer: Arc<Committer>,
@@ -200,7 +201,7 @@ impl Volume {
     }
 
     pub fn open(&self, name: &str) -> Option<(Ino, HandleId)> {
-        let ino = self.vfs.namespace().find(Ino::ROOT, name.as_bytes()).unwrap()?;
+        let ino = self.namespace.find(Ino::ROOT, name.as_bytes()).unwrap()?;
         Some((ino, self.vfs.open(ino).unwrap().handle))
     }
 
@@ -220,7 +221,7 @@ impl Volume {
 
     pub fn read(&self, handle: HandleId, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {
         let mut buf = vec![0xa5; len];
-        match self.vfs.read(handle, offset, &mut buf)? {
+        match self.vfs.read(handle, offset, &mut buf).map_err(Failure::errno)? {
             Read::Done(done) => {
                 buf.truncate(done);
                 Ok(buf)
@@ -249,7 +250,7 @@ impl Volume {
     }
 
     pub fn checkpoint(&self) {
-        self.vfs.namespace().store().checkpoint().unwrap();
+        self.namespace.store().checkpoint().unwrap();
         self.vfs.trim_journal();
     }
 

@@ -102,7 +102,7 @@ fn apply(volume: &Volume, model: &mut Model, op: &Op) {
         }
         Op::Unlink { file } => {
             let done = volume.vfs.unlink(Ino::ROOT, name(file).as_bytes());
-            assert_eq!(done, model.remove(&file).map(drop).ok_or(Errno::ENOENT));
+            assert_eq!(done, model.remove(&file).map(drop).ok_or(Errno::ENOENT.into()));
         }
         Op::Rename { from, to } => {
             let Some(known) = model.remove(&from) else { return };

@@ -1,0 +1,180 @@
+//! The metadata of a volume as a mount needs it: the [`Namespace`] of this process, or that of a server.
+
+use sluice_base::{Ino, ObjectId, Seq};
+use sluice_meta::{
+    Attr, Caller, DataChange, DirEntry, Namespace, NewNode, RenameMode, Result, SetAttributes, Unlinked, XattrMode,
+    extent::FileExtents,
+    records::{Inode, ObjectRecord, Usage},
+    store::Value,
+};
+use std::ops::{ControlFlow, Range};
+
+/// Whole operations, each with every POSIX rule ([`Namespace`] says which). One whose answer is not at hand fails with
+/// [`sluice_meta::Error::Away`] on a thread that must not wait; the caller asks again from one that may ([`crate::may_wait`]).
+#[allow(missing_docs, reason = "the operations are those of Namespace")]
+pub trait Metadata: Send + Sync {
+    fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Attr>;
+    fn getattr(&self, ino: Ino) -> Result<Attr>;
+    fn setattr(&self, ino: Ino, set: &SetAttributes) -> Result<Attr>;
+    fn update_atime(&self, ino: Ino) -> Result<()>;
+
+    fn create(&self, dir: Ino, name: &[u8], node: NewNode<'_>, caller: Caller) -> Result<Attr>;
+    fn create_unnamed(&self, dir: Ino, mode: u32, caller: Caller) -> Result<Attr>;
+    fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr>;
+    /// What loses its last name becomes an orphan, until [`Metadata::reclaim`].
+    fn unlink(&self, dir: Ino, name: &[u8]) -> Result<Unlinked>;
+    fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<Unlinked>;
+    fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), how: RenameMode) -> Result<Option<Unlinked>>;
+    fn readlink(&self, ino: Ino) -> Result<Vec<u8>>;
+    /// This mount no longer uses these orphans.
+    fn reclaim(&self, orphans: &[Ino]) -> Result<()>;
+    /// Orphans that nobody uses any more.
+    fn orphans(&self) -> Result<Vec<Ino>>;
+
+    fn read_dir(
+        &self,
+        dir: Ino,
+        after: u64,
+        until: u64,
+        with_attributes: bool,
+        visit: &mut dyn FnMut(DirEntry) -> ControlFlow<()>,
+    ) -> Result<()>;
+    fn last_cookie(&self) -> Result<u64>;
+    fn parent(&self, dir: Ino) -> Result<Ino>;
+
+    fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>>;
+    fn listxattr(&self, ino: Ino) -> Result<Vec<u8>>;
+    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrMode) -> Result<()>;
+    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()>;
+
+    fn inode(&self, ino: Ino) -> Result<Inode>;
+    fn body(&self, ino: Ino) -> Result<Option<Value>>;
+    fn next_span(&self, ino: Ino, span: u64) -> Result<Option<u64>>;
+    fn load_extents(&self, ino: Ino, extents: &mut FileExtents, range: Range<u64>) -> Result<()>;
+    /// On return the change survives this process.
+    fn change_data(&self, ino: Ino, extents: &mut FileExtents, change: &DataChange<'_>) -> Result<Attr>;
+
+    fn object(&self, id: ObjectId) -> Result<Option<ObjectRecord>>;
+    fn object_stored(&self, id: ObjectId, segments: u32, bytes: u64) -> Result<()>;
+    fn forget_object(&self, id: ObjectId) -> Result<bool>;
+    fn usage(&self) -> Result<Usage>;
+
+    /// The journal's records up to here are not needed for the sake of metadata.
+    fn settled(&self) -> Seq;
+    /// The journal fills up: move on what [`Metadata::settled`] waits for.
+    fn settle(&self);
+    /// Why the metadata does not do its work, if it does not.
+    fn trouble(&self) -> Option<String>;
+}
+
+impl Metadata for Namespace {
+    fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Attr> {
+        self.lookup(dir, name)
+    }
+    fn getattr(&self, ino: Ino) -> Result<Attr> {
+        self.getattr(ino)
+    }
+    fn setattr(&self, ino: Ino, set: &SetAttributes) -> Result<Attr> {
+        Ok(self.setattr(ino, set)?.value)
+    }
+    fn update_atime(&self, ino: Ino) -> Result<()> {
+        self.update_atime(ino)
+    }
+
+    fn create(&self, dir: Ino, name: &[u8], node: NewNode<'_>, caller: Caller) -> Result<Attr> {
+        Ok(self.create(dir, name, node, caller)?.value)
+    }
+    fn create_unnamed(&self, dir: Ino, mode: u32, caller: Caller) -> Result<Attr> {
+        Ok(self.create_unnamed(dir, mode, caller)?.value)
+    }
+    fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr> {
+        Ok(self.link(ino, dir, name)?.value)
+    }
+    fn unlink(&self, dir: Ino, name: &[u8]) -> Result<Unlinked> {
+        Ok(self.unlink(dir, name, &|_| true)?.value)
+    }
+    fn rmdir(&self, dir: Ino, name: &[u8]) -> Result<Unlinked> {
+        Ok(self.rmdir(dir, name, &|_| true)?.value)
+    }
+    fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), how: RenameMode) -> Result<Option<Unlinked>> {
+        Ok(self.rename(from, to, how, &|_| true)?.value)
+    }
+    fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.readlink(ino)
+    }
+    fn reclaim(&self, orphans: &[Ino]) -> Result<()> {
+        self.reclaim(orphans)
+    }
+    fn orphans(&self) -> Result<Vec<Ino>> {
+        self.orphans()
+    }
+
+    fn read_dir(
+        &self,
+        dir: Ino,
+        after: u64,
+        until: u64,
+        with_attributes: bool,
+        visit: &mut dyn FnMut(DirEntry) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.read_dir(dir, after, until, with_attributes, visit)
+    }
+    fn last_cookie(&self) -> Result<u64> {
+        Ok(self.last_cookie())
+    }
+    fn parent(&self, dir: Ino) -> Result<Ino> {
+        self.parent(dir)
+    }
+
+    fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        self.getxattr(ino, name)
+    }
+    fn listxattr(&self, ino: Ino) -> Result<Vec<u8>> {
+        self.listxattr(ino)
+    }
+    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrMode) -> Result<()> {
+        self.setxattr(ino, name, value, how).map(drop)
+    }
+    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        self.removexattr(ino, name).map(drop)
+    }
+
+    fn inode(&self, ino: Ino) -> Result<Inode> {
+        self.inode(ino)
+    }
+    fn body(&self, ino: Ino) -> Result<Option<Value>> {
+        self.body(ino)
+    }
+    fn next_span(&self, ino: Ino, span: u64) -> Result<Option<u64>> {
+        self.next_span(ino, span)
+    }
+    fn load_extents(&self, ino: Ino, extents: &mut FileExtents, range: Range<u64>) -> Result<()> {
+        self.load_extents(ino, extents, range)
+    }
+    fn change_data(&self, ino: Ino, extents: &mut FileExtents, change: &DataChange<'_>) -> Result<Attr> {
+        Ok(self.change_data(ino, extents, change)?.value)
+    }
+
+    fn object(&self, id: ObjectId) -> Result<Option<ObjectRecord>> {
+        self.object(id)
+    }
+    fn object_stored(&self, id: ObjectId, segments: u32, bytes: u64) -> Result<()> {
+        self.object_stored(id, segments, bytes).map(drop)
+    }
+    fn forget_object(&self, id: ObjectId) -> Result<bool> {
+        self.forget_object(id)
+    }
+    fn usage(&self) -> Result<Usage> {
+        self.usage()
+    }
+
+    fn settled(&self) -> Seq {
+        self.store().persisted()
+    }
+    fn settle(&self) {
+        self.store().request_checkpoint();
+    }
+    fn trouble(&self) -> Option<String> {
+        self.store().health().err().map(|error| error.to_string())
+    }
+}
