@@ -1,10 +1,11 @@
-//! What a volume's directory says of itself: `DIR/meta/volume.json`, and the same in the store.
+//! What a volume says of itself: `DIR/meta/volume.json`, and the same in the store.
 
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use sluice_base::VolumeId;
 use sluice_object::StoreUrl;
 use std::{
+    fmt,
     fs::{self, File},
     io::Write,
     path::{Path, PathBuf},
@@ -24,46 +25,35 @@ pub struct VolumeConfig {
     pub store: String,
 }
 
-/// The directory that META names: `local:DIR` or plain DIR.
-pub fn volume_dir(meta: &str) -> anyhow::Result<PathBuf> {
-    let path = meta.strip_prefix("local:").unwrap_or(meta);
-    if path.is_empty() {
-        bail!("`{meta}` names no volume: write local:DIR or DIR");
+/// The volume is of a version that this program does not know: nothing may be touched.
+#[derive(Debug)]
+pub struct Newer(u64);
+
+impl std::error::Error for Newer {}
+
+impl fmt::Display for Newer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(version) = self;
+        write!(
+            f,
+            "the volume has format {version}, this sluice knows up to {FORMAT_VERSION}; use a newer sluice. Nothing was touched"
+        )
     }
-    if meta.starts_with("sluice://") {
-        bail!("`{meta}`: this version serves volumes on one host only; name its directory, local:DIR");
-    }
-    std::path::absolute(path).with_context(|| format!("the path `{path}`"))
 }
 
-fn config_path(dir: &Path) -> PathBuf {
+/// The one in the directory.
+pub fn config_path(dir: &Path) -> PathBuf {
     dir.join("meta/volume.json")
 }
 
 impl VolumeConfig {
-    /// The configuration of the volume in `dir`; `None` when there is no volume.
-    pub fn load(dir: &Path) -> anyhow::Result<Option<Self>> {
-        let path = config_path(dir);
-        let text = match fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(error) if matches!(error.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
-                return Ok(None);
-            }
-            Err(error) => return Err(error).with_context(|| format!("reading {}", path.display())),
-        };
-        let config = Self::parse(&text).with_context(|| format!("{}", path.display()))?;
-        Ok(Some(config))
-    }
-
     /// Parses the JSON; a newer version is refused before anything else is looked at.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         let value: serde_json::Value = serde_json::from_str(text).context("not a volume's configuration")?;
         let version =
             value.get("format_version").and_then(serde_json::Value::as_u64).context("it has no format_version")?;
         if version > u64::from(FORMAT_VERSION) {
-            bail!(
-                "the volume has format {version}, this sluice knows up to {FORMAT_VERSION}; use a newer sluice. Nothing was touched"
-            );
+            return Err(Newer(version).into());
         }
         let config: Self = serde_json::from_value(value).context("not a volume's configuration")?;
         config.id()?;
@@ -100,7 +90,10 @@ impl VolumeConfig {
     pub fn store_url(&self, dir: &Path) -> anyhow::Result<StoreUrl> {
         Ok(match self.store.parse::<StoreUrl>()? {
             StoreUrl::File(path) => StoreUrl::File(dir.join(path)),
-            other => other,
+            StoreUrl::Memory => {
+                bail!("a volume outlives its process, memory: does not: use file:DIR or s3://BUCKET/PREFIX")
+            }
+            s3 => s3,
         })
     }
 }

@@ -1,6 +1,10 @@
 //! The socket through which `status` and `umount` speak to a running mount: one JSON request, one JSON answer a line.
 //! It lies in the volume's directory, open to the owner only.
 
+mod server;
+
+pub use server::{Server, Socket};
+
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -47,9 +51,12 @@ pub enum Told {
     },
 }
 
+/// Longest request.
+const ASK_BYTES_MAX: u64 = 64 << 10;
+
 /// Where the socket of the volume in `dir` is. Socket paths have at most 107 bytes: it is reached through /proc/self/fd by
 /// who finds it too long.
-pub fn socket_path(dir: &Path) -> PathBuf {
+fn socket_path(dir: &Path) -> PathBuf {
     dir.join("control.sock")
 }
 
@@ -104,7 +111,7 @@ impl Control {
 }
 
 /// The socket by way of an open directory: short however long the directory's path is.
-pub fn short_path(dir: &std::fs::File) -> PathBuf {
+fn short_path(dir: &std::fs::File) -> PathBuf {
     use std::os::fd::AsRawFd;
     PathBuf::from(format!("/proc/self/fd/{}/control.sock", dir.as_raw_fd()))
 }

@@ -3,6 +3,7 @@
 //! The child's standard output is a pipe: one line on it means ready, its end without that line means that the start failed.
 //! Until then the child's standard error is the parent's, so that people see why; afterwards it is the volume's log file.
 
+use crate::output::note;
 use anyhow::Context;
 use std::{
     env,
@@ -44,17 +45,35 @@ pub fn run_detached(log: &Path) -> anyhow::Result<ExitCode> {
         .map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
-/// The child is ready: it tells the parent and lets go of the terminal.
-pub fn ready() -> anyhow::Result<()> {
-    let log = PathBuf::from(env::var_os(CHILD).unwrap_or_else(|| "/dev/null".into()));
-    let file = OpenOptions::new().create(true).append(true).open(&log);
-    let file = file.with_context(|| format!("opening the log {}", log.display()))?;
-    let null = File::open("/dev/null").context("opening /dev/null")?;
-    let _ = rustix::process::setsid();
-    let mut output = std::io::stdout();
-    writeln!(output, "{READY}").and_then(|()| output.flush()).context("telling the parent")?;
-    rustix::stdio::dup2_stderr(&file)?;
-    rustix::stdio::dup2_stdout(&file)?;
-    rustix::stdio::dup2_stdin(&null)?;
-    Ok(())
+/// What the child turns to when it lets go of the terminal.
+pub struct Detaching {
+    log: File,
+    null: File,
+}
+
+impl Detaching {
+    /// Opens it. A log that cannot be written to is no reason not to mount.
+    pub fn prepare() -> anyhow::Result<Self> {
+        let path = PathBuf::from(env::var_os(CHILD).unwrap_or_else(|| "/dev/null".into()));
+        let null = OpenOptions::new().read(true).write(true).open("/dev/null").context("opening /dev/null")?;
+        let log = match OpenOptions::new().create(true).append(true).open(&path) {
+            Ok(log) => log,
+            Err(error) => {
+                note!("warning: no log is kept: opening {}: {error}", path.display());
+                null.try_clone().context("opening /dev/null")?
+            }
+        };
+        Ok(Self { log, null })
+    }
+
+    /// The child is ready: it tells the parent and lets go of the terminal.
+    pub fn ready(self) -> anyhow::Result<()> {
+        let _ = rustix::process::setsid();
+        let mut output = std::io::stdout();
+        writeln!(output, "{READY}").and_then(|()| output.flush()).context("telling the parent")?;
+        rustix::stdio::dup2_stderr(&self.log)?;
+        rustix::stdio::dup2_stdout(&self.log)?;
+        rustix::stdio::dup2_stdin(&self.null)?;
+        Ok(())
+    }
 }

@@ -1,19 +1,35 @@
-//! `sluice format`.
+//! `sluice format`, and what `sluice up` does where there is no volume yet.
 
-use crate::{config::volume_dir, volume};
-use std::process::ExitCode;
+use crate::{
+    config::{FORMAT_VERSION, VolumeConfig},
+    directory,
+    lock::VolumeLock,
+    output::{explained, out},
+    units::quoted,
+    volume::open_store,
+};
+use anyhow::{Context, anyhow, bail};
+use bytes::Bytes;
+use sluice_base::{OsEntropy, VolumeId};
+use sluice_object::{PutMode, StoreError, StoreUrl, VOLUME_MARKER};
+use std::{
+    ffi::OsString,
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 /// Make a volume
 ///
 /// META is local:DIR, the directory on this host that will hold the volume's metadata, journal and cache; it is made when
-/// it is missing. STORE is where the files' bytes go: file:DIR, or s3://BUCKET/PREFIX with credentials from the usual AWS
-/// variables and files.
+/// it is missing. STORE is where the files' bytes go: file:DIR, a relative one counting from META's DIR, or
+/// s3://BUCKET/PREFIX with credentials from the usual AWS variables and files.
 ///
 /// Example: sluice format local:/srv/vol --store 's3://bucket/vol?endpoint=http://127.0.0.1:9000'
 #[derive(clap::Args)]
 pub struct FormatArgs {
     /// The volume: local:DIR
-    pub meta: String,
+    pub meta: OsString,
     /// The object store: file:DIR or s3://BUCKET/PREFIX?endpoint=...&region=...
     #[arg(long)]
     pub store: String,
@@ -26,14 +42,142 @@ pub struct FormatArgs {
 }
 
 pub fn run(args: &FormatArgs) -> anyhow::Result<ExitCode> {
-    let dir = volume_dir(&args.meta)?;
+    let dir = directory::volume_dir(&args.meta)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let config = runtime.block_on(volume::format(&dir, &args.store, args.force))?;
+    let config = runtime.block_on(make(&dir, &args.store, args.force))?;
     if args.json {
-        print!("{}", config.to_json());
+        out!("{}", config.to_json().trim_end());
     } else {
-        println!("made volume {} in {}, objects in {}", config.id, dir.display(), config.store);
-        println!("mount it with: sluice up {} MOUNTPOINT", dir.display());
+        out!("made volume {} in {}, objects in {}", config.id, dir.display(), config.store);
+        out!("mount it with: sluice up {} MOUNTPOINT", quoted(&dir));
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Makes a volume in `dir`. With `force`, a volume that is there is replaced: its metadata, journal and cache go, the objects
+/// stay in the store for `gc`. A failure leaves nothing behind.
+pub async fn make(dir: &Path, store: &str, force: bool) -> anyhow::Result<VolumeConfig> {
+    if !force {
+        check_free(dir)?;
+    }
+    let id = VolumeId::random(&OsEntropy);
+    let config = VolumeConfig { format_version: FORMAT_VERSION, id: id.to_string(), store: store.to_string() };
+    config.store_url(dir)?;
+    let mut traces = Traces::default();
+    let made = write(dir, &config, force, &mut traces).await;
+    if made.is_err() {
+        traces.remove(dir);
+    }
+    made.map(|()| config)
+}
+
+/// No volume, and nothing that a volume would mix with.
+fn check_free(dir: &Path) -> anyhow::Result<()> {
+    if let Some(existing) = directory::load(dir)? {
+        bail!(
+            "{} holds volume {} already; --force makes a new one and forgets every file of the old one",
+            dir.display(),
+            existing.id
+        );
+    }
+    if directory::has_parts(dir) {
+        bail!(
+            "{} has the metadata of a volume, but meta/volume.json is missing: `sluice fsck --repair {}` restores it from its copy \
+             in the store",
+            dir.display(),
+            quoted(dir)
+        );
+    }
+    // Disks may have been mounted for its parts already.
+    let ours =
+        |name: &OsString| ["lock", "log", "meta", "cache", "journal", "objects"].iter().any(|part| name == *part);
+    let names = fs::read_dir(dir).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.file_name()));
+    if let Some(name) = names.into_iter().find(|name| !ours(name)) {
+        bail!(
+            "{} is not empty (it holds {}) and no volume; choose an empty directory",
+            dir.display(),
+            name.to_string_lossy()
+        );
+    }
+    Ok(())
+}
+
+async fn write(dir: &Path, config: &VolumeConfig, force: bool, traces: &mut Traces) -> anyhow::Result<()> {
+    traces.make_dir(dir)?;
+    traces.take_lock(dir)?;
+    if !force {
+        // Another process may have been quicker.
+        check_free(dir)?;
+    }
+    if let StoreUrl::File(path) = config.store_url(dir)? {
+        traces.make_dir(&path)?;
+    }
+    let store = open_store(config, dir, true)?;
+    store.probe().await.map_err(|error| anyhow!("{error}"))?;
+    let mode = if force { PutMode::Overwrite } else { PutMode::Create };
+    match store.put_blob(VOLUME_MARKER, Bytes::from(config.to_json()), mode).await {
+        Ok(()) => {}
+        Err(StoreError::Exists { .. }) => {
+            bail!(
+                "{} holds a volume already; choose another prefix, or `sluice format --force` to make a new volume there",
+                store.place()
+            )
+        }
+        Err(error) => return Err(error).with_context(|| format!("writing to {}", store.place())),
+    }
+    for part in ["meta", "journal", "cache"] {
+        empty_dir(&dir.join(part)).with_context(|| format!("removing the old {part} of {}", dir.display()))?;
+    }
+    config.save(dir)
+}
+
+/// What a start that fails takes away again.
+#[derive(Default)]
+struct Traces {
+    dirs: Vec<PathBuf>,
+    lock: Option<VolumeLock>,
+    lock_is_new: bool,
+}
+
+impl Traces {
+    fn make_dir(&mut self, path: &Path) -> anyhow::Result<()> {
+        let missing = path.ancestors().take_while(|ancestor| !ancestor.as_os_str().is_empty() && !ancestor.exists());
+        let mut missing: Vec<PathBuf> = missing.map(Path::to_path_buf).collect();
+        missing.reverse();
+        self.dirs.extend(missing);
+        fs::create_dir_all(path).map_err(|error| explained(&format!("making {}", path.display()), &error))
+    }
+
+    fn take_lock(&mut self, dir: &Path) -> anyhow::Result<()> {
+        let is_new = !dir.join("lock").exists();
+        self.lock = Some(VolumeLock::take(dir)?);
+        self.lock_is_new = is_new;
+        Ok(())
+    }
+
+    /// Only directories that are empty go; in those that were made, what the store keeps for its own use is nothing either.
+    fn remove(self, dir: &Path) {
+        let inside = |made: &PathBuf| [made.join(".tmp"), made.join("sluice-probe")];
+        self.dirs.iter().flat_map(inside).for_each(|path| drop(fs::remove_dir(path)));
+        if self.lock.is_some() && self.lock_is_new {
+            let _ = fs::remove_file(dir.join("lock"));
+        }
+        self.dirs.iter().rev().for_each(|path| drop(fs::remove_dir(path)));
+    }
+}
+
+/// Removes what is in a directory, not the directory, which may be a mount point. `lost+found` is the disk's own.
+fn empty_dir(path: &Path) -> std::io::Result<()> {
+    let entries = match fs::read_dir(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        other => other?,
+    };
+    for entry in entries {
+        let entry = entry?;
+        if entry.file_name() == "lost+found" {
+            continue;
+        }
+        if entry.file_type()?.is_dir() { fs::remove_dir_all(entry.path())? } else { fs::remove_file(entry.path())? }
+    }
+    Ok(())
 }

@@ -1,6 +1,7 @@
 //! `sluice fsck`: metadata against itself, against the journal and against the object store.
 
 mod data;
+mod identity;
 mod offline;
 mod report;
 mod stored;
@@ -8,7 +9,7 @@ mod stored;
 pub use offline::open_for_repair;
 pub use stored::list;
 
-use crate::{config::volume_dir, units, volume::Volume};
+use crate::{mounts, units, volume::Volume};
 use indicatif::{ProgressBar, ProgressStyle};
 use report::{Item, Outcome};
 use sluice_base::ObjectId;
@@ -16,7 +17,7 @@ use sluice_meta::{
     fsck::{self, Checked, Problem, RepairOptions, Report, StoredCopy},
     records::ObjectState,
 };
-use std::{collections::HashMap, path::Path, process::ExitCode, time::Duration};
+use std::{collections::HashMap, ffi::OsString, path::Path, process::ExitCode, time::Duration};
 use stored::Listing;
 
 /// Check a volume, and mend it
@@ -43,13 +44,16 @@ use stored::Listing;
 #[derive(clap::Args)]
 pub struct FsckArgs {
     /// The volume: local:DIR or DIR
-    pub meta: String,
+    pub meta: OsString,
     /// Mend what is found
     #[arg(long)]
     pub repair: bool,
     /// Read every object in the store and verify its checksums
     #[arg(long)]
     pub data: bool,
+    /// Where the objects are, when meta/volume.json is damaged and does not tell
+    #[arg(long)]
+    pub store: Option<String>,
     /// Print one JSON object: findings, what was checked, how many were mended
     #[arg(long)]
     pub json: bool,
@@ -57,12 +61,15 @@ pub struct FsckArgs {
 
 /// Runs the command.
 pub fn run(args: &FsckArgs) -> anyhow::Result<ExitCode> {
-    let dir = volume_dir(&args.meta)?;
+    let dir = mounts::unmounted_dir(&args.meta, "fsck")?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("sluice-io").enable_all().build()?;
     let mut outcome = Outcome::default();
-    let volume = open_for_repair(&dir, args.repair, &mut outcome.items)?;
-    if let Some(volume) = volume {
+    runtime.block_on(identity::check(&dir, args.store.as_deref(), args.repair, &mut outcome.items))?;
+    // Without knowing for sure who the volume is, nothing else can be told.
+    if outcome.left() == 0
+        && let Some(volume) = open_for_repair(&dir, args.repair, &mut outcome.items)?
+    {
         check(args, &dir, volume, &runtime, &mut outcome)?;
     }
     outcome.print(args.json, args.repair)?;

@@ -1,8 +1,9 @@
 //! `sluice gc`: objects that no file needs any more.
 
 use crate::{
-    config::volume_dir,
     fsck::{list, open_for_repair, spinner},
+    mounts,
+    output::out,
     units,
     volume::{Volume, check_store},
 };
@@ -14,7 +15,7 @@ use serde_json::json;
 use sluice_base::{ObjectId, Timestamp};
 use sluice_meta::{fsck, records::ObjectState};
 use sluice_object::{PutMode, StoreError};
-use std::{process::ExitCode, time::Duration};
+use std::{ffi::OsString, process::ExitCode, time::Duration};
 
 /// Delete objects that no file needs any more
 ///
@@ -32,7 +33,7 @@ use std::{process::ExitCode, time::Duration};
 #[derive(clap::Args)]
 pub struct GcArgs {
     /// The volume: local:DIR or DIR
-    pub meta: String,
+    pub meta: OsString,
     /// Delete, instead of only listing
     #[arg(long)]
     pub delete: bool,
@@ -90,7 +91,7 @@ struct Found {
 
 /// Runs the command.
 pub fn run(args: &GcArgs) -> anyhow::Result<ExitCode> {
-    let dir = volume_dir(&args.meta)?;
+    let dir = mounts::unmounted_dir(&args.meta, "gc")?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("sluice-io").enable_all().build()?;
     let mut damage = Vec::new();
@@ -190,24 +191,24 @@ fn print(args: &GcArgs, found: &[Found], (objects, bytes): (u64, u64)) -> anyhow
             all.insert(key.into(), json!({ "objects": count, "bytes": bytes, "ids": ids }));
         }
         all.insert("deleted".into(), json!({ "objects": objects, "bytes": bytes }));
-        println!("{}", serde_json::to_string(&all)?);
+        out!("{}", serde_json::to_string(&all)?);
         return Ok(());
     }
     for (fate, _, text) in Fate::ALL {
         let (count, bytes) = sum(fate);
         if count > 0 {
-            println!("{count:>8} objects, {:>10}: {text}", units::show_size(bytes));
+            out!("{count:>8} objects, {:>10}: {text}", units::show_size(bytes));
         }
         if args.verbose {
-            of(fate).for_each(|found| println!("         {} {}", found.id, found.bytes));
+            of(fate).for_each(|found| out!("         {} {}", found.id, found.bytes));
         }
     }
     if args.delete {
-        println!("deleted {objects} objects, {}", units::show_size(bytes));
+        out!("deleted {objects} objects, {}", units::show_size(bytes));
     } else if found.iter().any(|found| found.fate != Fate::Young) {
-        println!("nothing was changed: --delete does it");
+        out!("nothing was changed: --delete does it");
     } else {
-        println!("nothing to delete");
+        out!("nothing to delete");
     }
     Ok(())
 }

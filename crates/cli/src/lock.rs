@@ -1,5 +1,6 @@
 //! One process at a time owns a volume's directory.
 
+use crate::{output::explained, units::quoted};
 use anyhow::{Context, bail};
 use rustix::{
     fs::{FlockOperation, flock},
@@ -8,6 +9,7 @@ use rustix::{
 use std::{
     fs::{self, File, OpenOptions},
     io::{Seek, Write},
+    os::unix::fs::MetadataExt,
     path::Path,
     time::Duration,
 };
@@ -25,6 +27,41 @@ fn is_ending(holder: &str) -> bool {
     matches!(fields.first(), Some(&"Z" | &"X")) || flags & PF_EXITING != 0
 }
 
+fn is_at(file: &File, path: &Path) -> bool {
+    let place = |found: &fs::Metadata| (found.dev(), found.ino());
+    matches!((&file.metadata(), &fs::metadata(path)), (Ok(held), Ok(there)) if place(held) == place(there))
+}
+
+/// A moment before something is tried again.
+fn pause() -> Duration {
+    let _ = rustix::thread::nanosleep(&Timespec { tv_sec: 0, tv_nsec: 20_000_000 });
+    Duration::from_millis(20)
+}
+
+/// The right to mount at a place. mount(2) would put one mount over the other, in silence.
+pub struct MountTurn {
+    _directory: File,
+}
+
+impl MountTurn {
+    /// Waits for other processes that are about to mount there: each takes a moment.
+    pub fn take(mountpoint: &Path) -> anyhow::Result<Self> {
+        let place = || format!("the mount point {}", mountpoint.display());
+        let directory = File::open(mountpoint).with_context(place)?;
+        let mut waited = Duration::ZERO;
+        while let Err(error) = flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+            if error != rustix::io::Errno::WOULDBLOCK {
+                return Err(error).with_context(place);
+            }
+            if waited >= ENDING_WAIT {
+                bail!("{} is locked by another program (flock): end it, or choose another directory", place());
+            }
+            waited += pause();
+        }
+        Ok(Self { _directory: directory })
+    }
+}
+
 /// The lock, held until dropped or until the process ends, however it ends.
 pub struct VolumeLock {
     _file: File,
@@ -34,31 +71,33 @@ impl VolumeLock {
     /// Takes the lock of the volume in `dir`, or says who has it.
     pub fn take(dir: &Path) -> anyhow::Result<Self> {
         let path = dir.join("lock");
-        let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-        let mut file = open.with_context(|| format!("opening {}", path.display()))?;
         let mut waited = Duration::ZERO;
-        while let Err(error) = flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            if error != rustix::io::Errno::WOULDBLOCK {
-                return Err(error).with_context(|| format!("locking {}", path.display()));
+        let mut file = loop {
+            let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+            let file = open.map_err(|error| explained(&format!("opening {}", path.display()), &error))?;
+            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                // A start that failed may have removed the file meanwhile: then this is nobody's lock.
+                Ok(()) if is_at(&file, &path) => break file,
+                Ok(()) => continue,
+                Err(rustix::io::Errno::WOULDBLOCK) => {}
+                Err(error) => return Err(error).with_context(|| format!("locking {}", path.display())),
             }
             let holder = fs::read_to_string(&path).unwrap_or_default().trim().to_string();
             if waited >= ENDING_WAIT || !is_ending(&holder) {
                 let holder = if holder.is_empty() { "another process".to_string() } else { holder };
-                bail!("the volume {} is in use by {holder}; `sluice status {}` shows it", dir.display(), dir.display());
+                bail!("the volume {} is in use by {holder}; `sluice status {}` shows it", dir.display(), quoted(dir));
             }
             // Its last descriptor closes when the kernel has torn it down, which nothing can be awaited for.
-            let pause = Timespec { tv_sec: 0, tv_nsec: 20_000_000 };
-            let _ = rustix::thread::nanosleep(&pause);
-            waited += Duration::from_millis(20);
-        }
-        let arguments: Vec<_> = std::env::args().collect();
+            waited += pause();
+        };
+        let arguments: Vec<_> = std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect();
         let holder = format!("pid {}: {}\n", std::process::id(), arguments.join(" "));
         let mut write = || {
             file.set_len(0)?;
             file.rewind()?;
             file.write_all(holder.as_bytes())
         };
-        write().with_context(|| format!("writing {}", path.display()))?;
+        write().map_err(|error| explained(&format!("writing {}", path.display()), &error))?;
         Ok(Self { _file: file })
     }
 

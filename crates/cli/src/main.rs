@@ -5,11 +5,13 @@
 mod config;
 mod control;
 mod detach;
+mod directory;
 mod format;
 mod fsck;
 mod gc;
 mod lock;
 mod mounts;
+mod output;
 mod status;
 mod umount;
 mod units;
@@ -45,7 +47,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    start_logging();
+    output::start_logging();
     let result = match cli.command {
         Command::Up(args) => up::run(args),
         Command::Umount(args) => umount::run(&args),
@@ -54,10 +56,17 @@ fn main() -> ExitCode {
         Command::Fsck(args) => fsck::run(&args),
         Command::Gc(args) => gc::run(&args),
     };
-    result.unwrap_or_else(|error| {
-        eprintln!("sluice: {}", describe(&error));
+    let status = result.unwrap_or_else(|error| {
+        output::note!("{}", describe(&error));
         ExitCode::FAILURE
-    })
+    });
+    match output::finish() {
+        Ok(()) => status,
+        Err(error) => {
+            output::note!("writing the output: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 /// An error and its causes in one line, each said once.
@@ -69,10 +78,4 @@ fn describe(error: &anyhow::Error) -> String {
         }
     }
     parts.join(": ")
-}
-
-/// Warnings and errors on stderr; `SLUICE_LOG=debug` shows more.
-fn start_logging() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("SLUICE_LOG").unwrap_or_else(|_| "warn".into());
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_target(false).init();
 }

@@ -1,27 +1,92 @@
-//! Which volume is mounted where, from /proc/self/mountinfo.
+//! Which volume is mounted where: /proc/self/mountinfo, and for mounts that are gone while their process stores what is left,
+//! the processes.
 
+use crate::{
+    control::{Ask, Control, Told},
+    directory,
+    units::quoted,
+};
+use anyhow::bail;
 use std::{
-    ffi::OsString,
+    ffi::{OsStr, OsString},
     fs,
     os::unix::ffi::OsStringExt,
     path::{Path, PathBuf},
 };
 
-/// The volume's directory that is mounted at `mountpoint` itself (the topmost mount there).
-pub fn volume_at(mountpoint: &Path) -> Option<PathBuf> {
-    let wanted = std::path::absolute(mountpoint).ok()?;
-    // A dead mount cannot be resolved, a live one should be: compare both forms.
-    let resolved = wanted.parent().and_then(|parent| Some(parent.canonicalize().ok()?.join(wanted.file_name()?)));
-    let table = fs::read("/proc/self/mountinfo").ok()?;
-    table
-        .split(|byte| *byte == b'\n')
-        .filter_map(parse)
-        .rfind(|(at, _)| *at == wanted || Some(at) == resolved.as_ref())
-        .map(|(_, dir)| dir)
+/// A mount of ours.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The mount point.
+    pub at: PathBuf,
+    /// The volume's directory.
+    pub dir: PathBuf,
 }
 
-/// Mount point and volume directory of a line, when it is one of ours (proc_pid_mountinfo(5)).
-fn parse(line: &[u8]) -> Option<(PathBuf, PathBuf)> {
+/// The topmost mount at `path` itself, or where it leads to as a symbolic link.
+pub fn at(path: &Path) -> Option<Found> {
+    let wanted = resolve(path)?;
+    let table = fs::read("/proc/self/mountinfo").ok()?;
+    table.split(|byte| *byte == b'\n').filter_map(parse).rfind(|found| found.at == wanted)
+}
+
+/// The directory that META names, for a command that needs it unmounted.
+pub fn unmounted_dir(meta: &OsStr, command: &str) -> anyhow::Result<PathBuf> {
+    if let Some(Found { at, dir }) = at(Path::new(meta)) {
+        bail!(
+            "{} is where the volume {} is mounted: `sluice umount {}` first, then `sluice {command} {}`",
+            at.display(),
+            dir.display(),
+            quoted(&at),
+            quoted(&dir)
+        );
+    }
+    directory::volume_dir(meta)
+}
+
+/// The volume that was mounted at `path` and whose process still stores what is left, with that process.
+pub fn draining_at(path: &Path) -> Option<(Found, u32)> {
+    let wanted = resolve(path)?;
+    let processes = fs::read_dir("/proc").ok()?.flatten();
+    let descriptors = processes.filter_map(|entry| fs::read_dir(entry.path().join("fd")).ok()).flatten().flatten();
+    let locks = descriptors.filter_map(|entry| fs::read_link(entry.path()).ok()).filter(|to| to.ends_with("lock"));
+    let mut dirs = locks.filter_map(|lock| Some(lock.parent()?.to_path_buf()));
+    dirs.find_map(|dir| {
+        let mut control = Control::connect(&dir).ok()??;
+        let mut is_it = false;
+        let compare = |told| {
+            if let Told::Status { status } = told {
+                is_it = status["mountpoint"].as_str() == Some(&*wanted.to_string_lossy());
+            }
+            Ok(false)
+        };
+        control.ask(Ask::Status, compare).ok()?;
+        is_it.then(|| (Found { at: wanted.clone(), dir }, control.pid()))
+    })
+}
+
+/// The absolute path without symbolic links. The last part is never entered: the mount there may be dead.
+fn resolve(path: &Path) -> Option<PathBuf> {
+    /// As many as the kernel follows (path_resolution(7)).
+    const LINKS_MAX: usize = 40;
+    let mut path = std::path::absolute(path).ok()?;
+    for _ in 0..LINKS_MAX {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return path.canonicalize().ok();
+        };
+        // A dead mount further up cannot be resolved either; then the path counts as it is written.
+        let Ok(parent) = parent.canonicalize() else { return Some(path) };
+        let here = parent.join(name);
+        match fs::read_link(&here) {
+            Ok(target) => path = parent.join(target),
+            Err(_) => return Some(here),
+        }
+    }
+    None
+}
+
+/// A line, when it is one of ours (proc_pid_mountinfo(5)).
+fn parse(line: &[u8]) -> Option<Found> {
     let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
     let dash = fields.iter().position(|field| *field == b"-")?;
     if *fields.get(dash + 1)? != b"fuse.sluice" {
@@ -29,7 +94,8 @@ fn parse(line: &[u8]) -> Option<(PathBuf, PathBuf)> {
     }
     let source = unescape(fields.get(dash + 2)?);
     let dir = source.strip_prefix(b"local:")?.to_vec();
-    Some((PathBuf::from(OsString::from_vec(unescape(fields.get(4)?))), PathBuf::from(OsString::from_vec(dir))))
+    let path = |bytes| PathBuf::from(OsString::from_vec(bytes));
+    Some(Found { at: path(unescape(fields.get(4)?)), dir: path(dir) })
 }
 
 /// Octal escapes of space, tab, newline and backslash.
@@ -59,7 +125,22 @@ mod tests {
     #[test]
     fn lines() {
         let line = b"99 30 0:77 / /mnt/a\\040b rw,relatime - fuse.sluice local:/srv/v rw,user_id=0";
-        assert_eq!(parse(line), Some((PathBuf::from("/mnt/a b"), PathBuf::from("/srv/v"))));
+        assert_eq!(parse(line), Some(Found { at: "/mnt/a b".into(), dir: "/srv/v".into() }));
         assert_eq!(parse(b"99 30 0:77 / /mnt rw - ext4 /dev/vda rw"), None);
+    }
+
+    #[test]
+    fn links_are_followed_to_the_last_part() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = dir.path().canonicalize().unwrap();
+        fs::create_dir(real.join("mnt")).unwrap();
+        std::os::unix::fs::symlink("mnt", real.join("a")).unwrap();
+        std::os::unix::fs::symlink(real.join("a"), real.join("b")).unwrap();
+        std::os::unix::fs::symlink("loop", real.join("loop")).unwrap();
+        assert_eq!(resolve(&real.join("b")), Some(real.join("mnt")));
+        assert_eq!(resolve(&real.join("mnt/")), Some(real.join("mnt")));
+        assert_eq!(resolve(&real.join("mnt/../a")), Some(real.join("mnt")));
+        assert_eq!(resolve(&real.join("missing")), Some(real.join("missing")));
+        assert_eq!(resolve(&real.join("loop")), None);
     }
 }

@@ -1,14 +1,21 @@
 //! `sluice status`.
 
 use crate::{
-    config::{VolumeConfig, volume_dir},
+    config::VolumeConfig,
     control::{Ask, Control, Told},
+    directory,
     lock::VolumeLock,
-    mounts, units,
+    mounts,
+    output::out,
+    units,
 };
 use anyhow::{Context, anyhow};
 use serde_json::{Value, json};
-use std::{path::Path, process::ExitCode};
+use std::{
+    ffi::{OsStr, OsString},
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
 /// Show a volume: what it holds, where reads are served from, what is not stored yet
 ///
@@ -17,19 +24,14 @@ use std::{path::Path, process::ExitCode};
 pub struct StatusArgs {
     /// The volume (local:DIR or DIR) or where it is mounted
     #[arg(value_name = "META|MOUNTPOINT")]
-    pub target: String,
+    pub target: OsString,
     /// Print JSON
     #[arg(long)]
     pub json: bool,
 }
 
 pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
-    let dir = match mounts::volume_at(Path::new(&args.target)) {
-        Some(dir) => dir,
-        None => volume_dir(&args.target)?,
-    };
-    let config = VolumeConfig::load(&dir)?;
-    let config = config.ok_or_else(|| anyhow!("{} is neither a volume nor a mount of one", args.target))?;
+    let (dir, config) = find(&args.target)?;
     let mut status = None;
     if let Some(mut control) = Control::connect(&dir)? {
         control.ask(Ask::Status, |told| {
@@ -39,71 +41,97 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
             Ok(false)
         })?;
     }
-    let status = status.unwrap_or_else(
-        || json!({ "volume": config.id, "store": config.store, "running": false, "held_by": VolumeLock::holder(&dir) }),
-    );
+    let status = status.unwrap_or_else(|| {
+        let held_by = VolumeLock::holder(&dir);
+        let state = if held_by.is_some() { "in use" } else { "not mounted" };
+        json!({ "volume": config.id, "store": config.store, "running": false, "state": state, "held_by": held_by })
+    });
     if args.json {
-        println!("{}", serde_json::to_string_pretty(&status).context("printing")?);
+        out!("{}", serde_json::to_string_pretty(&status).context("printing")?);
     } else {
         print(&dir, &status);
     }
     Ok(ExitCode::SUCCESS)
 }
 
+/// The volume that META or MOUNTPOINT names.
+fn find(target: &OsStr) -> anyhow::Result<(PathBuf, VolumeConfig)> {
+    let path = Path::new(target);
+    let dir = match mounts::at(path) {
+        Some(found) => found.dir,
+        None => directory::volume_dir(target)?,
+    };
+    if let Some(config) = directory::load(&dir)? {
+        return Ok((dir, config));
+    }
+    let none = || anyhow!("{} is neither a volume nor a mount of one", path.display());
+    let (found, _) = mounts::draining_at(path).ok_or_else(none)?;
+    let config = directory::load(&found.dir)?.ok_or_else(none)?;
+    Ok((found.dir, config))
+}
+
 fn print(dir: &Path, status: &Value) {
     let text = |key: &str| status[key].as_str().unwrap_or("-").to_string();
-    println!("volume     {} in {}", text("volume"), dir.display());
-    println!("store      {}", text("store"));
+    out!("volume     {} in {}", text("volume"), dir.display());
+    out!("store      {}", text("store"));
     let numbers = &status["numbers"];
     if status["running"] != json!(true) {
         match status["held_by"].as_str() {
-            Some(holder) => println!("state      in use by {holder}"),
-            None => println!("state      not mounted"),
+            Some(holder) => out!("state      in use by {holder}"),
+            None => out!("state      not mounted"),
         }
         return;
     }
-    println!(
-        "state      mounted at {} by pid {}, tier {}",
+    out!(
+        "state      {} at {} by pid {}, tier {}",
+        text("state"),
         text("mountpoint"),
         status["pid"],
         numbers["tier"].as_str().unwrap_or("-")
     );
     let size = |value: &Value| units::show_size(value.as_u64().unwrap_or(0));
-    println!("holds      {} inodes, {}", numbers["inodes"], size(&numbers["held_bytes"]));
-    println!(
+    out!("holds      {} inodes, {}", numbers["inodes"], size(&numbers["held_bytes"]));
+    out!(
         "dirty      {} in {} objects: acked, in the journal, not yet in the store",
         size(&numbers["dirty_bytes"]),
         numbers["dirty_objects"]
     );
-    println!(
+    out!(
         "reads      {} from the cache, {} from the store",
         size(&numbers["read_cached_bytes"]),
         size(&numbers["read_stored_bytes"])
     );
-    println!(
+    out!(
         "writes     {} written, {} uploaded, {} uploads failed",
         size(&numbers["written_bytes"]),
         size(&numbers["uploaded_bytes"]),
         numbers["upload_errors"]
     );
     let (journal, cache, store) = (&numbers["journal"], &numbers["cache"], &numbers["store"]);
-    println!("journal    {} of {}", size(&journal["used_bytes"]), size(&journal["capacity_bytes"]));
+    out!("journal    {} of {}", size(&journal["used_bytes"]), size(&journal["capacity_bytes"]));
     if cache.is_object() {
         let held = cache["clean_bytes"].as_u64().unwrap_or(0) + cache["dirty_bytes"].as_u64().unwrap_or(0);
-        println!(
+        out!(
             "cache      {} of {}, {}",
             units::show_size(held),
             size(&cache["capacity_bytes"]),
             cache["state"].as_str().unwrap_or("-")
         );
     } else {
-        println!("cache      none");
+        out!("cache      none");
     }
-    println!(
+    out!(
         "requests   {} PUT, {} GET, {} DELETE, {} other; {} retries",
-        store["puts"], store["gets"], store["deletes"], store["other"], store["retries"]
+        store["puts"],
+        store["gets"],
+        store["deletes"],
+        store["other"],
+        store["retries"]
     );
     if let Some(trouble) = numbers["trouble"].as_str() {
-        println!("trouble    {trouble}");
+        out!("trouble    {trouble}");
+    }
+    if let Some(warning) = status["last_warning"].as_str() {
+        out!("warned     {warning}");
     }
 }

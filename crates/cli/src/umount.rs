@@ -2,9 +2,12 @@
 
 use crate::{
     control::{Ask, Control, Told},
-    mounts, units,
+    mounts::{self, Found},
+    output::note,
+    units,
 };
 use anyhow::{Context, bail};
+use indicatif::ProgressBar;
 use rustix::{
     event::{PollFd, PollFlags, poll},
     process::{Pid, PidfdFlags, pidfd_open},
@@ -27,31 +30,80 @@ pub struct UmountArgs {
 }
 
 pub fn run(args: &UmountArgs) -> anyhow::Result<ExitCode> {
-    let at = args.mountpoint.display();
-    let Some(dir) = mounts::volume_at(&args.mountpoint) else { bail!("{at} is no mount of sluice") };
-    let Some(mut control) = Control::connect(&dir)? else {
-        sluice_fuse::unmount(&args.mountpoint, true).with_context(|| format!("unmounting {at}"))?;
-        eprintln!(
-            "sluice: the process of {at} was gone; what it had acked is in {}, the next `sluice up` stores it",
-            dir.display()
-        );
+    let Some(found) = mounts::at(&args.mountpoint) else {
+        let Some((found, pid)) = mounts::draining_at(&args.mountpoint) else {
+            bail!("{} is no mount of sluice", args.mountpoint.display());
+        };
+        note!("the volume {} is draining, pid {pid}: waiting until everything is stored", found.dir.display());
+        if let Some(control) = Control::connect(&found.dir)? {
+            ask(control, args.lazy)?;
+        }
         return Ok(ExitCode::SUCCESS);
     };
+    match Control::connect(&found.dir)? {
+        Some(control) => ask(control, args.lazy)?,
+        None => take_away(&found)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The mount of a process that was killed.
+fn take_away(Found { at, dir }: &Found) -> anyhow::Result<()> {
+    sluice_fuse::unmount(at, true).with_context(|| format!("unmounting {}", at.display()))?;
+    note!(
+        "the process of {} was gone; what it had acked is in {}, the next `sluice up` stores it",
+        at.display(),
+        dir.display()
+    );
+    Ok(())
+}
+
+fn ask(mut control: Control, lazy: bool) -> anyhow::Result<()> {
     // Taken before the question, so that the process cannot be another one by the time of the wait.
     let process = Pid::from_raw(control.pid() as i32).map(|pid| pidfd_open(pid, PidfdFlags::empty()));
-    let terminal = std::io::stderr().is_terminal();
-    let bar = if terminal { indicatif::ProgressBar::new_spinner() } else { indicatif::ProgressBar::hidden() };
-    control.ask(Ask::Umount { lazy: args.lazy }, |told| {
+    let mut progress = Progress::new();
+    control.ask(Ask::Umount { lazy }, |told| {
         if let Told::Draining { objects, bytes, trouble } = told {
-            let trouble = trouble.map_or_else(String::new, |trouble| format!(" ({trouble})"));
-            bar.set_message(format!("storing {} in {objects} objects{trouble}", units::show_size(bytes)));
-            bar.tick();
+            progress.show(&format!("storing {} in {objects} objects", units::show_size(bytes)), trouble);
         }
         Ok(true)
     })?;
-    bar.finish_and_clear();
+    progress.bar.finish_and_clear();
     if let Some(Ok(process)) = process {
         poll(&mut [PollFd::new(&process, PollFlags::IN)], None).context("waiting for the mount's process")?;
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(())
+}
+
+/// A moving line on a terminal; elsewhere a line at the first trouble and again from time to time.
+struct Progress {
+    bar: ProgressBar,
+    is_terminal: bool,
+    until_line: u32,
+}
+
+impl Progress {
+    /// Answers between two lines of trouble: a minute, at three a second.
+    const LINE_ANSWERS: u32 = 200;
+
+    fn new() -> Self {
+        let is_terminal = std::io::stderr().is_terminal();
+        let bar = if is_terminal { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
+        Self { bar, is_terminal, until_line: 0 }
+    }
+
+    fn show(&mut self, text: &str, trouble: Option<String>) {
+        self.until_line = self.until_line.saturating_sub(1);
+        let Some(trouble) = trouble else {
+            self.bar.set_message(text.to_string());
+            self.bar.tick();
+            return;
+        };
+        self.bar.set_message(format!("{text} ({trouble})"));
+        self.bar.tick();
+        if !self.is_terminal && self.until_line == 0 {
+            note!("{text}; {trouble}");
+            self.until_line = Self::LINE_ANSWERS;
+        }
+    }
 }

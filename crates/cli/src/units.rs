@@ -1,6 +1,6 @@
-//! Sizes and times as people write them.
+//! Sizes, times and paths as people write them.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 /// A size in bytes: digits with an optional K, M, G or T (1024 each), `4G`, `512M`.
 pub fn parse_size(text: &str) -> Result<u64, String> {
@@ -35,6 +35,16 @@ pub fn show_size(bytes: u64) -> String {
     indicatif::BinaryBytes(bytes).to_string()
 }
 
+/// A path as a shell takes it.
+pub fn quoted(path: impl AsRef<Path>) -> String {
+    let text = path.as_ref().to_string_lossy();
+    let plain = |c: char| c.is_alphanumeric() || "/._-+:,@%=".contains(c);
+    if !text.is_empty() && text.chars().all(plain) {
+        return text.into_owned();
+    }
+    format!("'{}'", text.replace('\'', r"'\''"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -46,6 +56,14 @@ mod tests {
         assert_eq!(parse_size("2g"), Ok(2 << 30));
         assert!(parse_size("").is_err() && parse_size("G").is_err() && parse_size("4X").is_err());
         assert!(parse_size("99999999999T").is_err());
+    }
+
+    #[test]
+    fn paths() {
+        assert_eq!(quoted("/srv/vol-1.0"), "/srv/vol-1.0");
+        assert_eq!(quoted("/srv/my files"), "'/srv/my files'");
+        assert_eq!(quoted("it's $HOME"), r"'it'\''s $HOME'");
+        assert_eq!(quoted(""), "''");
     }
 
     #[test]

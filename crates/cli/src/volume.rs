@@ -1,18 +1,19 @@
 //! Opening a volume that lives in a local directory: lock, tables, journal replay, cache, store.
 
 use crate::{
-    config::{FORMAT_VERSION, VolumeConfig},
+    config::VolumeConfig,
+    directory,
     lock::VolumeLock,
+    output::{explained, note},
 };
 use anyhow::{Context, anyhow, bail};
-use bytes::Bytes;
 use sluice_base::{Clock, Entropy, OsEntropy, Seq, SystemClock, VolumeId, disk::RealDisk};
 use sluice_journal::{Committer, Journal, JournalError, JournalOptions, Syncable};
 use sluice_meta::{
     Caller, Namespace,
     store::{LsmOptions, LsmTables, MemoryLog, MetaStore, Options, Record, Tables, replay},
 };
-use sluice_object::{AwsSettings, PutMode, Store, StoreError, StoreOptions, VOLUME_MARKER};
+use sluice_object::{AwsSettings, Store, StoreError, StoreOptions, VOLUME_MARKER};
 use sluice_store::{Cache, CacheOptions};
 use sluice_vfs::{CacheSync, JournalLog, Recovered, replay_data, replay_data_in_memory};
 use std::{fs, path::Path, sync::Arc, time::Duration};
@@ -60,75 +61,11 @@ pub struct Volume {
     pub lock: VolumeLock,
 }
 
-/// Makes a volume in `dir`. With `force`, a volume that is there is replaced: its metadata, journal and cache go, the objects
-/// stay in the store for `gc`.
-pub async fn format(dir: &Path, store: &str, force: bool) -> anyhow::Result<VolumeConfig> {
-    let existing = VolumeConfig::load(dir);
-    if !force {
-        if let Some(existing) = &existing? {
-            bail!(
-                "{} holds volume {} already; --force makes a new one and forgets every file of the old one",
-                dir.display(),
-                existing.id
-            );
-        }
-        // Disks may have been mounted for its parts already.
-        let ours = |name: &std::ffi::OsString| {
-            ["lock", "log", "meta", "cache", "journal", "objects"].iter().any(|part| name == *part)
-        };
-        let names = fs::read_dir(dir).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.file_name()));
-        if let Some(name) = names.into_iter().find(|name| !ours(name)) {
-            bail!(
-                "{} is not empty (it holds {}) and no volume; choose an empty directory",
-                dir.display(),
-                name.to_string_lossy()
-            );
-        }
-    }
-    fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
-    let _lock = VolumeLock::take(dir)?;
-    let id = VolumeId::random(&OsEntropy);
-    let config = VolumeConfig { format_version: FORMAT_VERSION, id: id.to_string(), store: store.to_string() };
-    let store = open_store(&config, dir, true)?;
-    store.probe().await.map_err(|error| anyhow!("{error}"))?;
-    let mode = if force { PutMode::Overwrite } else { PutMode::Create };
-    match store.put_blob(VOLUME_MARKER, Bytes::from(config.to_json()), mode).await {
-        Ok(()) => {}
-        Err(StoreError::Exists { .. }) => {
-            bail!(
-                "{} holds a volume already; choose another prefix, or --force to make a new volume there",
-                store.place()
-            )
-        }
-        Err(error) => return Err(error).with_context(|| format!("writing to {}", store.place())),
-    }
-    for part in ["meta", "journal", "cache"] {
-        empty_dir(&dir.join(part)).with_context(|| format!("removing the old {part} of {}", dir.display()))?;
-    }
-    config.save(dir)?;
-    Ok(config)
-}
-
-/// Removes what is in a directory, not the directory, which may be a mount point. `lost+found` is the disk's own.
-fn empty_dir(path: &Path) -> std::io::Result<()> {
-    let entries = match fs::read_dir(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        other => other?,
-    };
-    for entry in entries {
-        let entry = entry?;
-        if entry.file_name() == "lost+found" {
-            continue;
-        }
-        if entry.file_type()?.is_dir() { fs::remove_dir_all(entry.path())? } else { fs::remove_file(entry.path())? }
-    }
-    Ok(())
-}
-
-fn open_store(config: &VolumeConfig, dir: &Path, short: bool) -> anyhow::Result<Store> {
+/// The store of a volume, with `short` for somebody who waits at a terminal.
+pub fn open_store(config: &VolumeConfig, dir: &Path, short: bool) -> anyhow::Result<Store> {
     let url = config.store_url(dir)?;
     if let sluice_object::StoreUrl::File(path) = &url {
-        fs::create_dir_all(path).with_context(|| format!("making {}", path.display()))?;
+        fs::create_dir_all(path).map_err(|error| explained(&format!("making {}", path.display()), &error))?;
     }
     let mut options = StoreOptions { aws: AwsSettings::from_process(), ..StoreOptions::default() };
     // A mount outlives restarts of its store: a read waits for the deadline, not for a number of tries.
@@ -147,8 +84,7 @@ pub async fn check_store(config: &VolumeConfig, dir: &Path) -> anyhow::Result<()
     let store = open_store(config, dir, true)?;
     match store.get_blob(VOLUME_MARKER).await {
         Ok(bytes) => {
-            let found = VolumeConfig::parse(&String::from_utf8_lossy(&bytes))
-                .with_context(|| format!("{VOLUME_MARKER} in {}", store.place()))?;
+            let found = parse_marker(&bytes, &store, dir)?;
             if found.id != config.id {
                 bail!("{} holds volume {}, not {}: the wrong bucket or prefix?", store.place(), found.id, config.id);
             }
@@ -159,11 +95,17 @@ pub async fn check_store(config: &VolumeConfig, dir: &Path) -> anyhow::Result<()
         }
         Err(error) if error.is_retryable() => {
             tracing::warn!(%error, "the store does not answer; going on with what is cached");
-            eprintln!("sluice: warning: {} does not answer ({error}); going on with what is cached", store.place());
+            note!("warning: {} does not answer ({error}); going on with what is cached", store.place());
             Ok(())
         }
         Err(error) => Err(error).with_context(|| format!("the store {}", store.place())),
     }
+}
+
+/// The configuration's copy in the store.
+pub fn parse_marker(bytes: &[u8], store: &Store, dir: &Path) -> anyhow::Result<VolumeConfig> {
+    let place = format!("{VOLUME_MARKER} in {}", store.place());
+    directory::parse_copy(&String::from_utf8_lossy(bytes), &place, dir)
 }
 
 fn journal_options(dir: &Path, id: VolumeId, bytes: u64, first_seq: Seq) -> JournalOptions {
@@ -194,7 +136,7 @@ pub fn is_corrupt_journal(error: &anyhow::Error) -> bool {
 impl Volume {
     /// Opens the volume in `dir`: replays the journal into the tables, finds data that is not stored yet.
     pub fn open(dir: &Path, options: &OpenOptions) -> anyhow::Result<Self> {
-        let config = VolumeConfig::load(dir)?;
+        let config = directory::load(dir)?;
         let config = config
             .ok_or_else(|| anyhow!("{} holds no volume; `sluice up` or `sluice format` makes one", dir.display()))?;
         let lock = VolumeLock::take(dir)?;

@@ -2,7 +2,7 @@
 
 use super::report::Item;
 use crate::{
-    config::VolumeConfig,
+    directory,
     lock::VolumeLock,
     volume::{OpenOptions, Volume, is_corrupt_journal, journal_repair_options},
 };
@@ -51,7 +51,7 @@ pub fn open_for_repair(dir: &Path, repair: bool, items: &mut Vec<Item>) -> anyho
 
 /// Drops the damaged record of the journal and all after it; tells what was dropped.
 fn cut_journal(dir: &Path) -> anyhow::Result<String> {
-    let config = VolumeConfig::load(dir)?.ok_or_else(|| anyhow!("{} holds no volume", dir.display()))?;
+    let config = directory::load(dir)?.ok_or_else(|| anyhow!("{} holds no volume", dir.display()))?;
     let _lock = VolumeLock::take(dir)?;
     let options = journal_repair_options(dir, &config, journal_bytes(dir))?;
     let report = Journal::truncate_at_corruption(Arc::new(RealDisk), options.clone())?;

@@ -1,7 +1,7 @@
 //! What fsck tells: one line for each finding, or one JSON object.
 
 use super::counted;
-use crate::units;
+use crate::{output::out, units};
 use serde_json::{Value, json};
 use sluice_meta::fsck::{Checked, Finding, Severity, User, shown};
 use sluice_object::StoreError;
@@ -104,24 +104,24 @@ impl Outcome {
 
     pub fn print(&self, as_json: bool, repairing: bool) -> anyhow::Result<()> {
         if as_json {
-            println!("{}", serde_json::to_string(&self.json())?);
+            out!("{}", serde_json::to_string(&self.json())?);
             return Ok(());
         }
         for item in &self.items {
             let mended = if item.mended { "mended " } else { "" };
-            println!("{mended}{:<8} {}", severity_name(item.severity), item.text);
+            out!("{mended}{:<8} {}", severity_name(item.severity), item.text);
         }
-        println!("checked {}", counted(&self.checked));
+        out!("checked {}", counted(&self.checked));
         if let Some(data) = self.data {
-            println!("read {} objects, {}, and verified their checksums", data.objects, units::show_size(data.bytes));
+            out!("read {} objects, {}, and verified their checksums", data.objects, units::show_size(data.bytes));
         }
         if self.checked.orphans > 0 {
-            println!("{} unlinked inodes wait for the next start to reclaim them", self.checked.orphans);
+            out!("{} unlinked inodes wait for the next start to reclaim them", self.checked.orphans);
         }
         if self.checked.unreferenced_objects > 0 {
-            println!("{} objects are in no file any more; `sluice gc` removes them", self.checked.unreferenced_objects);
+            out!("{} objects are in no file any more; `sluice gc` removes them", self.checked.unreferenced_objects);
         }
-        println!("{}", self.verdict(repairing));
+        out!("{}", self.verdict(repairing));
         Ok(())
     }
 
