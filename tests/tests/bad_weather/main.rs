@@ -2,8 +2,12 @@
 //!
 //! Each test says first what must be survived. All of them need the binary.
 
+mod command_line;
+mod control_socket;
 mod corruption;
+mod detached;
 mod full_disks;
+mod logs;
 mod mistakes;
 mod outages;
 
