@@ -1,0 +1,151 @@
+//! Bodies: what goes out without being copied, and what came in.
+
+use bytes::Bytes;
+use sluice_base::crc::{Crc32c, crc32c};
+
+/// A body to send, in one piece or several that nobody joins.
+#[derive(Clone, Debug, Default)]
+pub struct Payload {
+    pieces: Pieces,
+    bytes: usize,
+    crc: Option<u32>,
+    unchecked: bool,
+}
+
+#[derive(Clone, Debug)]
+enum Pieces {
+    One(Bytes),
+    Many(Vec<Bytes>),
+}
+
+impl Default for Pieces {
+    fn default() -> Self {
+        Self::One(Bytes::new())
+    }
+}
+
+impl Payload {
+    /// Bytes of all pieces.
+    pub fn len(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// The sender knows the CRC-32C of the body, for example from those of stored segments; its bytes are then not read. That
+    /// of an empty body is 0 whatever is given.
+    pub fn with_crc(mut self, crc: u32) -> Self {
+        self.crc = Some(crc);
+        self
+    }
+
+    /// Leaves the check to whoever uses the body: [`Body::checked`].
+    pub fn unchecked(mut self) -> Self {
+        self.unchecked = true;
+        self
+    }
+
+    /// Computes the CRC now unless it is known, so that it is not done under a lock later.
+    pub fn summed(mut self) -> Self {
+        self.crc = Some(self.crc());
+        self
+    }
+
+    /// CRC-32C of the body.
+    pub(crate) fn crc(&self) -> u32 {
+        if self.bytes == 0 {
+            return 0;
+        }
+        self.crc.unwrap_or_else(|| match &self.pieces {
+            Pieces::One(piece) => crc32c(piece),
+            Pieces::Many(pieces) => {
+                let mut crc = Crc32c::default();
+                pieces.iter().for_each(|piece| crc.update(piece));
+                crc.value()
+            }
+        })
+    }
+
+    pub(crate) fn is_unchecked(&self) -> bool {
+        self.unchecked
+    }
+
+    pub(crate) fn pieces(&self) -> &[Bytes] {
+        match &self.pieces {
+            Pieces::One(piece) => std::slice::from_ref(piece),
+            Pieces::Many(pieces) => pieces,
+        }
+    }
+}
+
+impl From<Bytes> for Payload {
+    fn from(piece: Bytes) -> Self {
+        Self { bytes: piece.len(), pieces: Pieces::One(piece), crc: None, unchecked: false }
+    }
+}
+
+impl From<Vec<u8>> for Payload {
+    fn from(bytes: Vec<u8>) -> Self {
+        Bytes::from(bytes).into()
+    }
+}
+
+impl From<&'static [u8]> for Payload {
+    fn from(bytes: &'static [u8]) -> Self {
+        Bytes::from_static(bytes).into()
+    }
+}
+
+impl From<Vec<Bytes>> for Payload {
+    fn from(pieces: Vec<Bytes>) -> Self {
+        Self { bytes: pieces.iter().map(Bytes::len).sum(), pieces: Pieces::Many(pieces), crc: None, unchecked: false }
+    }
+}
+
+/// A body that was received. Its bytes are either checked already or come with the CRC that they must have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Body {
+    bytes: Bytes,
+    expected_crc: Option<u32>,
+}
+
+/// The bytes of a body are not those that were sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the checksum of a body does not match")]
+pub struct BadChecksum;
+
+impl Body {
+    pub(crate) fn checked_already(bytes: Bytes) -> Self {
+        Self { bytes, expected_crc: None }
+    }
+
+    pub(crate) fn to_be_checked(bytes: Bytes, crc: u32) -> Self {
+        Self { bytes, expected_crc: Some(crc) }
+    }
+
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// The bytes; reads them once if the sender left the check to us.
+    pub fn checked(self) -> Result<Bytes, BadChecksum> {
+        match self.expected_crc {
+            Some(crc) if crc32c(&self.bytes) != crc => Err(BadChecksum),
+            _ => Ok(self.bytes),
+        }
+    }
+
+    /// The bytes, and the CRC-32C that they must have if nobody has compared yet.
+    pub fn into_parts(self) -> (Bytes, Option<u32>) {
+        (self.bytes, self.expected_crc)
+    }
+}
