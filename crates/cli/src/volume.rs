@@ -154,14 +154,7 @@ impl Volume {
                 .map_err(|error| JournalError::Replay { seq, source: error.into() })
         };
         let (journal, found) = Journal::open(disk.clone(), journal_options.clone(), &mut apply)?;
-        if found.last_seq < tables.persisted() {
-            bail!(
-                "the journal of {} ends at record {}, the metadata has seen {}: is this the journal of an older copy?",
-                dir.display(),
-                found.last_seq,
-                tables.persisted()
-            );
-        }
+        check_last(dir, found.last_seq, tables.persisted())?;
         drop(journal);
         let log = Arc::new(MemoryLog::default());
         let view = Arc::new(MetaStore::new(tables.clone(), log, found.last_seq, Options::default()));
@@ -178,12 +171,8 @@ impl Volume {
         };
         let (journal, _) = Journal::open(disk, journal_options, &mut restore)?;
         let recovered = data.finish();
-        if recovered.without_cache > 0 && !options.metadata_only {
-            bail!(
-                "{} writes that are not stored yet lie in the cache of {}: start with --cache-size, and let them be stored first",
-                recovered.without_cache,
-                dir.display()
-            );
+        if !options.metadata_only {
+            check_cached(dir, &recovered)?;
         }
         let journal = Arc::new(journal);
         let cache_sync = cache.as_ref().map(|cache| CacheSync::new(cache.clone(), journal.clone()));
@@ -210,6 +199,27 @@ impl Volume {
             lock,
         })
     }
+}
+
+fn check_last(dir: &Path, last: Seq, persisted: Seq) -> anyhow::Result<()> {
+    if last < persisted {
+        bail!(
+            "the journal of {} ends at record {last}, the metadata has seen {persisted}: is this the journal of an older copy?",
+            dir.display()
+        );
+    }
+    Ok(())
+}
+
+fn check_cached(dir: &Path, recovered: &Recovered) -> anyhow::Result<()> {
+    if recovered.without_cache > 0 {
+        bail!(
+            "{} writes that are not stored yet lie in the cache of {}: start with --cache-size, and let them be stored first",
+            recovered.without_cache,
+            dir.display()
+        );
+    }
+    Ok(())
 }
 
 fn open_cache(
