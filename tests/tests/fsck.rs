@@ -151,7 +151,48 @@ fn a_damaged_journal_is_cut_on_request_only() {
     volume.fsck_is_clean();
 }
 
-/// To be survived: the same, when the tables have seen records behind the damage. Their numbers are not given out again; what
+/// To be survived: the journal is gone, as when its disk was not mounted. The volume is not begun anew in silence, so that nothing
+/// mistakes what only the journal knew for garbage.
+#[test]
+fn a_missing_journal_is_told_and_begun_on_request_only() {
+    if skipped_in_local_mode("a_missing_journal_is_told_and_begun_on_request_only") {
+        return;
+    }
+    let volume = volume().option("--upload-delay", "0s");
+    let mount = volume.up();
+    fs::write(mount.path("before"), noise(11, 300_000)).unwrap();
+    mount.umount();
+    let mount = volume.up();
+    fs::write(mount.path("after"), noise(12, 300_000)).unwrap();
+    mount.kill9();
+    let (journal, aside) = (volume.dir().join("journal"), volume.dir().join("meta/aside"));
+    fs::rename(&journal, &aside).unwrap();
+    let known = objects(&volume);
+    volume.try_up().expect_err("mounted without its journal").refused_with(&["journal is missing", "fsck --repair"]);
+    let ran = ran(&volume, "gc", &["--delete", "--min-age", "0s"]);
+    assert!(ran.code == Some(1) && objects(&volume) == known, "{ran:#?}");
+    assert_eq!(fsck(&volume, &[]).code, Some(1));
+    // It comes back: nothing has happened.
+    fs::remove_dir_all(&journal).ok();
+    fs::rename(&aside, &journal).unwrap();
+    let mount = volume.up();
+    assert!(fs::read(mount.path("after")).unwrap() == noise(12, 300_000));
+    fs::write(mount.path("last"), b"in the journal alone").unwrap();
+    mount.kill9();
+    fs::remove_dir_all(&journal).unwrap();
+    let ran = fsck(&volume, &["--repair"]);
+    assert!(ran.code == Some(0) && ran.stdout.contains("BEGAN an empty one"), "{ran:#?}");
+    let mount = volume.up();
+    assert!(fs::read(mount.path("before")).unwrap() == noise(11, 300_000));
+    fs::write(mount.path("new"), b"goes on").unwrap();
+    mount.kill9();
+    let mount = volume.up();
+    assert_eq!(fs::read(mount.path("new")).unwrap(), b"goes on");
+    mount.umount();
+    volume.fsck_is_clean();
+}
+
+/// To be survived: damage in a journal whose tables have seen records behind the damage. Their numbers are not given out again; what
 /// only the cut journal held is told.
 #[test]
 fn a_journal_that_ends_before_the_tables_is_set_aside() {

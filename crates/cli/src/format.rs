@@ -6,11 +6,11 @@ use crate::{
     lock::VolumeLock,
     output::{explained, out},
     units::quoted,
-    volume::open_store,
+    volume::{begin_journal, open_store},
 };
 use anyhow::{Context, anyhow, bail};
 use bytes::Bytes;
-use sluice_base::{OsEntropy, VolumeId};
+use sluice_base::{OsEntropy, Seq, VolumeId};
 use sluice_object::{PutMode, StoreError, StoreUrl, VOLUME_MARKER};
 use std::{
     ffi::OsString,
@@ -128,6 +128,7 @@ async fn write(dir: &Path, config: &VolumeConfig, force: bool, traces: &mut Trac
     for part in ["meta", "journal", "cache"] {
         empty_dir(&dir.join(part)).with_context(|| format!("removing the old {part} of {}", dir.display()))?;
     }
+    begin_journal(dir, config, Seq(1))?;
     config.save(dir)
 }
 

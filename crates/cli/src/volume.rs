@@ -123,6 +123,16 @@ fn journal_options(dir: &Path, id: VolumeId, bytes: u64, first_seq: Seq) -> Jour
     }
 }
 
+/// Makes the journal of a volume whose metadata has every record before `first`. There is one from the beginning, so that a
+/// volume without a journal is one that lost it.
+pub fn begin_journal(dir: &Path, config: &VolumeConfig, first: Seq) -> anyhow::Result<()> {
+    /// The least that a journal may have: its first segment is small, and fits whatever room it is given later.
+    const ROOM_BYTES: u64 = 16 << 20;
+    let options = journal_options(dir, config.id()?, ROOM_BYTES, first);
+    Journal::open(Arc::new(RealDisk), options, &mut |_, _| Ok(()))?;
+    Ok(())
+}
+
 /// The journal's options, for `fsck --repair` to cut a damaged one.
 pub fn journal_repair_options(dir: &Path, config: &VolumeConfig, bytes: u64) -> anyhow::Result<JournalOptions> {
     Ok(journal_options(dir, config.id()?, bytes, Seq(1)))
@@ -131,6 +141,11 @@ pub fn journal_repair_options(dir: &Path, config: &VolumeConfig, bytes: u64) -> 
 /// A damaged journal, as an error that `fsck` can recognize.
 pub fn is_corrupt_journal(error: &anyhow::Error) -> bool {
     matches!(error.downcast_ref::<JournalError>(), Some(JournalError::Corrupt { .. }))
+}
+
+/// No journal at all, likewise.
+pub fn is_missing_journal(error: &anyhow::Error) -> bool {
+    matches!(error.downcast_ref::<JournalError>(), Some(JournalError::Missing { .. }))
 }
 
 impl Volume {
@@ -148,7 +163,10 @@ impl Volume {
 
         // First the metadata of every record, then, when it is known which objects are not stored yet, their data.
         let first_seq = Seq(tables.persisted().0 + 1);
-        let journal_options = journal_options(dir, id, options.journal_bytes, first_seq);
+        let journal_options = JournalOptions {
+            needed_from: Some(first_seq),
+            ..journal_options(dir, id, options.journal_bytes, first_seq)
+        };
         let mut apply = |seq, record: &[u8]| {
             replay(&*tables, seq, record, &mut |_, _, _| {})
                 .map_err(|error| JournalError::Replay { seq, source: error.into() })

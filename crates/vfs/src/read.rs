@@ -1,8 +1,9 @@
 //! Reads: inline body, memory, slot, object store, in that order. Every byte is checked on its way.
 
 use crate::{
-    Failure, HandleId, Vfs, waiting,
+    Failure, HandleId, Vfs,
     files::{FileData, FileState, Shape},
+    waiting,
 };
 use parking_lot::RwLockUpgradableReadGuard;
 use sluice_base::{Errno, Ino, limits::SEGMENT_BYTES};

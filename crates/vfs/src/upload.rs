@@ -26,6 +26,18 @@ const CACHE_LOOK_INTERVAL: Duration = Duration::from_millis(200);
 /// Tries at reading a slot whose disk gives errors: some 6 s.
 const READ_TRIES: u32 = 5;
 
+/// An object whose upload has a task, until that ends, however it does.
+struct UnderWay {
+    set: Arc<parking_lot::Mutex<HashSet<ObjectId>>>,
+    id: ObjectId,
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.set.lock().remove(&self.id);
+    }
+}
+
 /// Runs until the volume goes.
 pub(crate) async fn run(vfs: Weak<Vfs>) {
     let under_way: Arc<parking_lot::Mutex<HashSet<ObjectId>>> = Arc::default();
@@ -39,10 +51,10 @@ pub(crate) async fn run(vfs: Weak<Vfs>) {
             if !under_way.lock().insert(object.id) {
                 continue;
             }
-            let (vfs, under_way) = (alive.clone(), under_way.clone());
+            let (vfs, leave) = (alive.clone(), UnderWay { set: under_way.clone(), id: object.id });
             alive.parts.runtime.spawn(async move {
                 vfs.upload(&object).await;
-                under_way.lock().remove(&object.id);
+                drop(leave);
                 vfs.upload_now.notify_one();
             });
         }
@@ -141,6 +153,7 @@ impl Vfs {
             }
             other => other,
         };
+        self.store_full.store(matches!(stored, Err(StoreError::Full { .. })), Ordering::Release);
         let stored = stored.map_err(|e| e.to_string())?;
         let (segments, bytes) = (stored.segment_count(), stored.stored_bytes());
         from_task(|| self.namespace().object_stored(object.id, segments, bytes)).map_err(|e| e.to_string())

@@ -1,6 +1,8 @@
 //! The parts joined, and the work that goes on in the background.
 
-use crate::{Failure, Metadata, dirty::Dirty, fetch::Fetches, files::Files, handles::Handles, status::Counters, upload};
+use crate::{
+    Failure, Metadata, dirty::Dirty, fetch::Fetches, files::Files, handles::Handles, status::Counters, upload,
+};
 use futures::FutureExt;
 use parking_lot::Mutex;
 use sluice_base::{Clock, Entropy, Errno, SessionId};
@@ -20,8 +22,8 @@ use tokio::{
     sync::{Notify, Semaphore},
 };
 
-/// How long a writer waits for a full journal disk before it gets ENOSPC: time for what is dirty to be uploaded and its segments
-/// to be freed.
+/// How long a writer waits for a full journal disk or a full store before it gets ENOSPC: time for what is dirty to be uploaded and
+/// its segments to be freed.
 const DISK_FULL_WAIT: Duration = Duration::from_secs(10);
 
 /// Numbers that decide how data moves.
@@ -81,6 +83,8 @@ pub struct Vfs {
     pub(crate) draining: AtomicBool,
     /// Operations that wait for room: while there are any, no object waits for its age.
     pub(crate) waiting: AtomicUsize,
+    /// The last upload found no room in the store: waiting may not help.
+    pub(crate) store_full: AtomicBool,
     /// Bytes were lost before they were stored: a sync must say so, once.
     pub(crate) lost: Arc<AtomicBool>,
     pub(crate) tasks: Mutex<Vec<tokio::task::JoinHandle<()>>>,
@@ -102,6 +106,7 @@ impl Vfs {
             uploading: Arc::new(Semaphore::new(settings.uploads)),
             draining: false.into(),
             waiting: AtomicUsize::new(0),
+            store_full: false.into(),
             lost: Arc::default(),
             tasks: Mutex::default(),
             parts,
@@ -127,8 +132,12 @@ impl Vfs {
     }
 
     /// Runs `operation` until there is room for it. It waits as long as uploads may make room, however long the store is
-    /// down; for a full journal disk only ten seconds.
+    /// down; for a full journal disk or a full store only ten seconds.
     pub async fn make_room<T>(&self, mut operation: impl FnMut() -> Result<T, Failure>) -> Result<T, Errno> {
+        let mut operation = || match operation() {
+            Err(Failure::Wait) if self.store_full.load(Ordering::Acquire) => Err(Failure::DiskFull),
+            other => other,
+        };
         let started = self.parts.clock.monotonic();
         loop {
             // Before the attempt, so that room made meanwhile is not missed.
@@ -201,8 +210,8 @@ impl Vfs {
     pub async fn drain(&self) {
         self.draining.store(true, Ordering::Release);
         let all_clean = || if self.dirty.totals().0 == 0 { Ok(()) } else { Err(Failure::Wait) };
-        // It cannot fail: it only waits.
-        let _ = self.make_room(all_clean).await;
+        // However long the store is down or full.
+        while self.make_room(all_clean).await.is_err() {}
     }
 
     /// Ends the background work; nothing may be called afterwards.

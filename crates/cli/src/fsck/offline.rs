@@ -4,7 +4,7 @@ use super::report::Item;
 use crate::{
     directory,
     lock::VolumeLock,
-    volume::{OpenOptions, Volume, is_corrupt_journal, journal_repair_options},
+    volume::{OpenOptions, Volume, begin_journal, is_corrupt_journal, is_missing_journal, journal_repair_options},
 };
 use anyhow::{Context, anyhow, bail};
 use sluice_base::{Seq, disk::RealDisk};
@@ -30,13 +30,13 @@ fn journal_bytes(dir: &Path) -> u64 {
     bytes_in(&dir.join("journal")) + REPAIR_BYTES
 }
 
-/// Opens the volume without its cache, with its lock held. A damaged journal is a finding; `repair` cuts it at the damage.
-/// `None` when it stays damaged.
+/// Opens the volume without its cache, with its lock held. A damaged journal is a finding, as is a missing one; `repair` cuts
+/// it at the damage, or begins an empty one. `None` when it stays as it is.
 pub fn open_for_repair(dir: &Path, repair: bool, items: &mut Vec<Item>) -> anyhow::Result<Option<Volume>> {
     let options = OpenOptions { cache_bytes: 0, journal_bytes: journal_bytes(dir), metadata_only: true };
     let error = match Volume::open(dir, &options) {
         Ok(volume) => return Ok(Some(volume)),
-        Err(error) if is_corrupt_journal(&error) => error,
+        Err(error) if is_corrupt_journal(&error) || is_missing_journal(&error) => error,
         Err(error) => return Err(error),
     };
     let item = Item { repairable: true, ..Item::lasting("journal", Severity::Loss, error.to_string()) };
@@ -44,9 +44,18 @@ pub fn open_for_repair(dir: &Path, repair: bool, items: &mut Vec<Item>) -> anyho
         items.push(item);
         return Ok(None);
     }
-    let did = cut_journal(dir)?;
+    let did = if is_missing_journal(&error) { new_journal(dir)? } else { cut_journal(dir)? };
     items.push(Item { mended: true, text: format!("{}: {did}", item.text), ..item });
     Volume::open(dir, &options).map(Some)
+}
+
+/// Begins a journal behind what the tables have.
+fn new_journal(dir: &Path) -> anyhow::Result<String> {
+    let config = directory::load(dir)?.ok_or_else(|| anyhow!("{} holds no volume", dir.display()))?;
+    let _lock = VolumeLock::take(dir)?;
+    let persisted = LsmTables::open(&dir.join("meta/tables"), LsmOptions::default())?.persisted();
+    begin_journal(dir, &config, Seq(persisted.0 + 1))?;
+    Ok(format!("BEGAN an empty one; the tables have everything up to record {persisted}"))
 }
 
 /// Drops the damaged record of the journal and all after it; tells what was dropped.
@@ -69,6 +78,7 @@ fn cut_journal(dir: &Path) -> anyhow::Result<String> {
              that, is kept in {} and no longer read",
             aside.display()
         );
+        begin_journal(dir, &config, Seq(persisted.0 + 1))?;
     }
     Ok(did)
 }

@@ -135,7 +135,18 @@ impl World {
         let trimmer = Arc::downgrade(&vfs);
         let on_persisted = Box::new(move |_| trimmer.upgrade().iter().for_each(|vfs| vfs.trim_journal()));
         let checkpointer = self.shape.checkpoints.then(|| Checkpointer::start(store, on_persisted).unwrap());
-        Volume { vfs, namespace, cache, journal, committer, slabs, checkpointer, damaged, clock: self.clock.clone(), runtime }
+        Volume {
+            vfs,
+            namespace,
+            cache,
+            journal,
+            committer,
+            slabs,
+            checkpointer,
+            damaged,
+            clock: self.clock.clone(),
+            runtime,
+        }
     }
 
     /// The process is killed: what it wrote stays, what it knew goes.
