@@ -166,10 +166,7 @@ pub(crate) fn spawn(
 
 /// The answer to the request in `bytes` from a thread that may wait. Tokio bounds these threads, the sessions' limit of later
 /// requests those that wait for one.
-pub(crate) fn waiting(
-    handler: Arc<dyn Handler>,
-    bytes: Vec<u8>,
-) -> Pin<Box<dyn Future<Output = LateReply> + Send>> {
+pub(crate) fn waiting(handler: Arc<dyn Handler>, bytes: Vec<u8>) -> Pin<Box<dyn Future<Output = LateReply> + Send>> {
     Box::pin(async move {
         let answer = tokio::task::spawn_blocking(move || answer_waiting(&*handler, &bytes));
         match answer.await.map_err(|_| Errno::EIO)?? {
