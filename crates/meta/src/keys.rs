@@ -8,13 +8,15 @@
 //! | `e` | inode, span, sequence | extents |
 //! | `i` | inode | attributes |
 //! | `l` | inode | target of a symbolic link |
+//! | `m` | session | session of a mount |
 //! | `o` | object id | object record |
+//! | `r` | session, number | result of a change |
 //! | `s` | directory | times and counts that its children change |
 //! | `u` | inode | orphan: no name left, to be reclaimed |
 //! | `v` | name | values of the whole volume |
 //! | `x` | inode, name | extended attribute |
 
-use sluice_base::{Ino, ObjectId};
+use sluice_base::{Ino, ObjectId, SessionId};
 
 /// A key that fits on the stack: the longest is a directory entry's, 1 + 8 + 255 bytes.
 #[derive(Clone, Copy)]
@@ -87,6 +89,18 @@ pub fn extent(ino: Ino, span: u64, sequence: u64) -> Key {
 /// Record of an object.
 pub fn object(id: ObjectId) -> Key {
     Key::new(b'o').add(&id.0)
+}
+/// A mount's session.
+pub fn session(session: SessionId) -> Key {
+    of_ino(b'm', Ino(session.0))
+}
+/// Result of the `number`-th change of a session.
+pub fn result(session: SessionId, number: u64) -> Key {
+    of_ino(b'r', Ino(session.0)).add(&number.to_be_bytes())
+}
+/// All results of a session, as half-open range.
+pub fn results(session: SessionId) -> (Key, Key) {
+    all_of(b'r', Ino(session.0))
 }
 /// A value of the whole volume.
 pub fn volume(name: &str) -> Key {

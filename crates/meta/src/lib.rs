@@ -10,6 +10,7 @@ pub mod fsck;
 mod keys;
 mod namespace;
 pub mod records;
+pub mod rpc;
 pub mod store;
 
 pub use error::{Error, Result};

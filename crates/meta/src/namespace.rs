@@ -8,6 +8,8 @@ mod data;
 mod directory;
 mod names;
 mod objects;
+mod once;
+mod remote;
 mod rename;
 mod xattrs;
 
@@ -16,12 +18,14 @@ pub use data::{Attachment, DataChange, SizeChange};
 pub use directory::DirEntry;
 pub use names::{NewNode, Unlinked};
 pub(crate) use names::{count, put_entry};
+pub(crate) use once::{Effects, InSession, Once};
 pub use rename::RenameMode;
 pub use xattrs::XattrMode;
 
 use crate::{
     Error, Result, keys,
     records::{DirStat, Inode, Usage, mode},
+    rpc::codec::Wire,
     store::{Committed, MetaStore, Snapshot, Txn},
 };
 use parking_lot::Mutex;
@@ -29,7 +33,7 @@ use sluice_base::{Clock, Ino, Timestamp, limits::NAME_BYTES_MAX};
 use std::{ops::Range, sync::Arc};
 
 /// Who asks.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
     /// File system user id.
     pub uid: u32,
@@ -99,13 +103,15 @@ const ID_BLOCK: u64 = 65_536;
 pub struct Namespace {
     store: Arc<MetaStore>,
     clock: Arc<dyn Clock>,
-    ids: Mutex<Range<u64>>,
+    ids: Arc<Mutex<Range<u64>>>,
+    /// Of a view for one operation of a session.
+    once: Option<Box<once::OnceState>>,
 }
 
 impl Namespace {
     /// The rules over `store`, whose root directory exists ([`Namespace::format`]).
     pub fn new(store: Arc<MetaStore>, clock: Arc<dyn Clock>) -> Self {
-        Self { store, clock, ids: Mutex::new(0..0) }
+        Self { store, clock, ids: Arc::new(Mutex::new(0..0)), once: None }
     }
 
     /// Makes the root directory of an empty volume, owned by `owner`; does nothing when there is one.
@@ -159,8 +165,12 @@ impl Namespace {
         self.store.snapshot().get(&keys::volume("usage"))?.map_or(Ok(Usage::default()), |bytes| Usage::decode(&bytes))
     }
 
-    fn write<'a, R>(&self, f: impl FnMut(&mut Txn<'a>) -> Result<R>) -> Result<Committed<R>> {
-        self.store.transact(f)
+    /// The one transaction of an operation.
+    fn write<'a, R: for<'r> Wire<'r>>(&self, f: impl FnMut(&mut Txn<'a>) -> Result<R>) -> Result<Committed<R>> {
+        match &self.once {
+            None => self.store.transact(f),
+            Some(once) => once.write(&self.store, f),
+        }
     }
 }
 

@@ -374,6 +374,32 @@ impl Merge for ObjectDelta {
     }
 }
 
+/// A mount's session, as long as it has not ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionRecord {
+    /// Grows with each incarnation that takes it over; nothing commits in an older one.
+    pub epoch: u32,
+    /// When it began.
+    pub begun: Timestamp,
+    /// Who it is, for people.
+    pub name: Vec<u8>,
+}
+
+impl SessionRecord {
+    /// The stored form.
+    pub fn encode(&self) -> Vec<u8> {
+        Writer::new(17 + self.name.len()).u32(self.epoch).time(self.begun).bytes(&self.name).0
+    }
+    /// The value of a stored form.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
+        let parse = || {
+            let mut r = Reader::new(bytes)?;
+            Some(Self { epoch: r.u32()?, begun: r.time()?, name: r.rest().to_vec() })
+        };
+        parse().ok_or_else(|| damaged("session"))
+    }
+}
+
 /// What the volume holds in all, for statfs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {

@@ -91,6 +91,7 @@ impl Namespace {
                 Box::new(DirDelta { mtime, ctime: Some(inode.ctime), ..DirDelta::default() }),
             );
             (stat.mtime, stat.ctime) = (mtime.unwrap_or(stat.mtime), inode.ctime);
+            stat.change += 1;
             Ok(Attr::of_dir(ino, &inode, &stat))
         })
     }

@@ -10,7 +10,7 @@ use crate::{
     store::Committed,
 };
 use sluice_base::{
-    Ino, ObjectId, SessionId,
+    Ino, ObjectId, SessionId, Timestamp,
     limits::{FILE_BYTES_MAX, SPAN_BYTES},
 };
 use std::ops::{ControlFlow, Range};
@@ -105,6 +105,17 @@ impl Namespace {
     /// Commits a change of content. The spans of its extents must be loaded; the caller holds the file's lock, so that
     /// nobody else changes its extents meanwhile. When this fails nothing has changed.
     pub fn change_data(&self, ino: Ino, extents: &mut FileExtents, change: &DataChange<'_>) -> Result<Committed<Attr>> {
+        self.change_data_at(ino, extents, change, None)
+    }
+
+    /// [`Namespace::change_data`] of bytes that were written earlier: at `mtime`.
+    pub(crate) fn change_data_at(
+        &self,
+        ino: Ino,
+        extents: &mut FileExtents,
+        change: &DataChange<'_>,
+        mtime: Option<Timestamp>,
+    ) -> Result<Committed<Attr>> {
         let mut plan = ExtentPlan::default();
         for extent in &change.extents {
             extents.put(ino, *extent, &mut plan);
@@ -148,7 +159,7 @@ impl Namespace {
                 drop_capabilities(txn, ino)?;
             }
             if change.touch {
-                inode.mtime = now;
+                inode.mtime = mtime.unwrap_or(now);
                 inode.touch(now);
             }
             txn.put(&keys::inode(ino), inode.encode());

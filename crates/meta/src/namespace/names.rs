@@ -24,7 +24,7 @@ pub struct NewNode<'a> {
 }
 
 /// What an unlink left.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unlinked {
     /// The inode that lost a name.
     pub ino: Ino,

@@ -132,6 +132,11 @@ impl<'a> Txn<'a> {
         self.writes.merge(key, delta);
     }
 
+    /// Visits the keys written so far, in no order, and whether the write is a delete.
+    pub(crate) fn each_write(&self, visit: &mut dyn FnMut(&[u8], bool)) {
+        self.writes.each(visit);
+    }
+
     /// Adds a section to the log record, which replay hands out again. With `data`, the record counts as
     /// [`super::LogClass::Data`].
     ///

@@ -61,6 +61,10 @@ impl Writes {
         keys
     }
 
+    pub(super) fn each(&self, visit: &mut dyn FnMut(&[u8], bool)) {
+        self.writes.iter().for_each(|write| visit(&write.key, matches!(write.op, Op::Delete)));
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.writes.is_empty()
     }

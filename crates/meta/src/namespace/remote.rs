@@ -1,0 +1,145 @@
+//! What a mount elsewhere asks for in one piece, and the sessions that it does so in.
+
+use super::{Attr, Namespace, Read};
+use crate::{
+    Error, Result, keys,
+    records::{Inode, SessionRecord, flags},
+    rpc::message::{ExtentPage, Opened, SpanRecord, SpanRecords},
+    store::{Committed, Snapshot},
+};
+use sluice_base::{Ino, SessionId, limits::SPAN_BYTES};
+use std::ops::{ControlFlow, Range};
+
+impl Namespace {
+    /// Attributes and stored record of an inode, of one moment.
+    pub(crate) fn shape(&self, ino: Ino) -> Result<(Attr, Inode)> {
+        let mut snapshot = self.store.snapshot();
+        let inode = snapshot.inode(ino)?;
+        Ok((snapshot.attr(ino)?, inode))
+    }
+
+    /// All that a mount needs to open a file.
+    pub(crate) fn opened(&self, ino: Ino) -> Result<Opened> {
+        let mut snapshot = self.store.snapshot();
+        let inode = snapshot.inode(ino)?;
+        let attr = snapshot.attr(ino)?;
+        let has_body = inode.has(flags::INLINE);
+        let body = if has_body { snapshot.get(&keys::body(ino))?.map(|body| body.to_vec()) } else { None };
+        let span = if inode.has(flags::EXTENTS) {
+            span_records(&snapshot, ino, 0)?
+        } else {
+            SpanRecords { span: 0, records: Vec::new() }
+        };
+        let first_span = (span.bytes() <= Opened::SPAN_BYTES_MAX).then_some(span);
+        Ok(Opened { attr, inode, body, first_span })
+    }
+
+    /// The extent records of `spans`, as many as a page holds.
+    pub(crate) fn extent_page(&self, ino: Ino, spans: Range<u64>) -> Result<ExtentPage> {
+        let snapshot = self.store.snapshot();
+        let end = keys::extent(ino, spans.end, 0);
+        let mut page = ExtentPage { spans: Vec::new(), next: None };
+        let (mut bytes, mut at) = (0, spans.start);
+        while at < spans.end {
+            let mut found = None;
+            snapshot.scan(&keys::extent(ino, at, 0), &end, &mut |key, _| {
+                found = Some(keys::number_at(key, 9));
+                ControlFlow::Break(())
+            })?;
+            let Some(span) = found else { break };
+            let records = span_records(&snapshot, ino, span)?;
+            bytes += records.bytes();
+            if bytes > ExtentPage::BYTES_MAX && !page.spans.is_empty() {
+                page.next = Some(span);
+                break;
+            }
+            page.spans.push(records);
+            at = span + 1;
+        }
+        Ok(page)
+    }
+
+    /// The number of spans that a file can have.
+    pub(crate) const SPANS: u64 = sluice_base::limits::FILE_BYTES_MAX / SPAN_BYTES + 1;
+
+    /// A new session with a name, which is there until [`Namespace::end_session`].
+    pub(crate) fn begin_named_session(&self, name: &[u8]) -> Result<Committed<SessionId>> {
+        let (key, begun) = (keys::volume("session"), self.now());
+        self.store.transact(|txn| {
+            let last = txn.get(&key)?.and_then(|v| Some(u64::from_le_bytes(v.get(..8)?.try_into().ok()?))).unwrap_or(0);
+            let session = SessionId(last + 1);
+            txn.put(&key, session.0.to_le_bytes());
+            txn.put(&keys::session(session), SessionRecord { epoch: 1, begun, name: name.to_vec() }.encode());
+            Ok(session)
+        })
+    }
+
+    /// Raises a session's epoch from `epoch`, after which nothing commits in the old one. `None` when it has another one.
+    pub(crate) fn take_over_session(&self, session: SessionId, epoch: u32) -> Result<Committed<Option<u32>>> {
+        let key = keys::session(session);
+        self.store.transact(|txn| {
+            let Some(bytes) = txn.get(&key)? else { return Ok(None) };
+            let record = SessionRecord::decode(&bytes)?;
+            if record.epoch != epoch {
+                return Ok(None);
+            }
+            let next = epoch.checked_add(1).ok_or_else(|| Error::Corrupt("a session's epoch is at its end".into()))?;
+            txn.put(&key, SessionRecord { epoch: next, ..record }.encode());
+            Ok(Some(next))
+        })
+    }
+
+    /// Removes a session with the results that are kept for it.
+    pub(crate) fn end_session(&self, session: SessionId) -> Result<()> {
+        let (from, to) = keys::results(session);
+        self.store.transact(|txn| -> Result<()> {
+            let mut results = Vec::new();
+            txn.scan(&from, &to, &mut |key, _| {
+                results.push(key.to_vec());
+                ControlFlow::Continue(())
+            })?;
+            results.iter().for_each(|key| txn.delete(key));
+            txn.delete(&keys::session(session));
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// Every session that has begun with a name and has not ended.
+    pub(crate) fn sessions(&self) -> Result<Vec<(SessionId, SessionRecord)>> {
+        let (from, to) = keys::whole_table(b'm');
+        let (mut found, mut failed) = (Vec::new(), None);
+        self.store.snapshot().scan(&from, &to, &mut |key, value| match SessionRecord::decode(value) {
+            Ok(record) => {
+                found.push((SessionId(keys::number_at(key, 1)), record));
+                ControlFlow::Continue(())
+            }
+            Err(error) => {
+                failed = Some(error);
+                ControlFlow::Break(())
+            }
+        })?;
+        failed.map_or(Ok(found), Err)
+    }
+
+    /// The lowest and the highest number whose result is kept.
+    pub(crate) fn kept_numbers(&self, session: SessionId) -> Result<Option<(u64, u64)>> {
+        let (from, to) = keys::results(session);
+        let mut found: Option<(u64, u64)> = None;
+        self.store.snapshot().scan(&from, &to, &mut |key, _| {
+            let number = keys::number_at(key, 9);
+            found = Some((found.map_or(number, |(low, _)| low), number));
+            ControlFlow::Continue(())
+        })?;
+        Ok(found)
+    }
+}
+
+fn span_records(snapshot: &Snapshot<'_>, ino: Ino, span: u64) -> Result<SpanRecords> {
+    let mut records = Vec::new();
+    snapshot.scan(&keys::extent(ino, span, 0), &keys::extent(ino, span + 1, 0), &mut |key, value| {
+        records.push(SpanRecord { sequence: keys::number_at(key, 17), bytes: value.to_vec() });
+        ControlFlow::Continue(())
+    })?;
+    Ok(SpanRecords { span, records })
+}

@@ -1,0 +1,108 @@
+//! What is about the session itself.
+
+use super::read::messages;
+use crate::rpc::codec::{Item, Reader, Wire, tags};
+use sluice_base::{Ino, SessionId};
+
+messages! {
+    /// Begins a session. Needs none.
+    Begin<'a> {
+        /// Who it is, for people: host and mount point. At most [`Begin::NAME_BYTES_MAX`].
+        name: &'a [u8],
+    }
+    /// Answers [`Begin`].
+    Begun {
+        /// The session.
+        session: SessionId,
+        /// Its epoch.
+        epoch: u32,
+        /// The lease, in milliseconds.
+        lease_ms: u32,
+    }
+    /// Goes on with a session over a new connection, after a restart of the server, or after the lease ended. Needs none.
+    Resume {
+        /// The session.
+        session: SessionId,
+        /// The epoch that is known.
+        epoch: u32,
+        /// Another process goes on with it: the epoch grows, and the old incarnation is fenced.
+        take_over: bool,
+        /// Inodes that are in use, so that those without a name live on; more by [`Hold`].
+        uses: Vec<Ino>,
+    }
+    /// Answers [`Resume`].
+    Resumed {
+        /// The epoch from now on.
+        epoch: u32,
+        /// The lease, in milliseconds.
+        lease_ms: u32,
+        /// What was cached is still valid, but for pushes that follow. Otherwise everything is to be dropped first.
+        kept: bool,
+        /// Number of the last push that is old news, when nothing was kept: pushes go on behind it.
+        pushes: u64,
+        /// The highest number of a change whose result is kept, or was seen.
+        numbers: u64,
+    }
+    /// Renews the lease, as every other request does.
+    Renew {}
+    /// Ends the session and gives everything back.
+    End {}
+    /// These inodes are no longer open. One without a name goes once nobody uses it.
+    Release {
+        /// The inodes, at most [`Release::INOS_MAX`].
+        inos: Vec<Ino>,
+        /// They are still cached, so that invalidations go on. What has no name is given back all the same.
+        cached: bool,
+    }
+    /// These inodes are in use: see [`Resume`].
+    Hold {
+        /// The inodes.
+        inos: Vec<Ino>,
+    }
+    /// All sessions, for status. Needs none.
+    ListSessions {}
+    /// A session as status shows it.
+    SessionStatus {
+        /// The session.
+        session: SessionId,
+        /// Its epoch.
+        epoch: u32,
+        /// Its name.
+        name: Vec<u8>,
+        /// How it is.
+        state: Liveness,
+        /// Milliseconds that are left in this state.
+        left_ms: u64,
+        /// Inodes noted as cached or held.
+        inodes: u64,
+        /// Inodes held open.
+        open: u64,
+        /// Pushes that it has not acked.
+        pushes: u64,
+    }
+}
+
+impl Item for SessionStatus {}
+
+impl Begin<'_> {
+    /// Longest name of a session.
+    pub const NAME_BYTES_MAX: usize = 255;
+}
+
+impl Release {
+    /// Most inodes of one request, by its length.
+    pub const INOS_MAX: usize = 30_000;
+}
+
+/// How a session is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Liveness {
+    /// It has a lease.
+    Live,
+    /// The server was restarted, and it has not been resumed yet.
+    Grace,
+    /// Its lease ended; it may be resumed.
+    Expired,
+}
+
+tags! { Liveness { 1 = Live, 2 = Grace, 3 = Expired } }

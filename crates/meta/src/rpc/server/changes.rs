@@ -1,0 +1,231 @@
+//! Requests that change the volume: in a transaction with their result, then told to all whom they concern.
+
+use super::{Outcome, Reply, Server, ready, state::*};
+use crate::{
+    Attr, DataChange, Error, NewNode,
+    extent::FileExtents,
+    namespace::{Effects, InSession, Once},
+    records::mode,
+    rpc::{
+        fault::Fault,
+        interest::{ATTR, ENTRIES, Grant, Noted},
+        message::*,
+        sessions::Peer,
+        values::encode,
+    },
+};
+use parking_lot::Mutex;
+use sluice_base::{Ino, Seq};
+use std::{collections::BTreeSet, time::Duration};
+
+/// A change under way.
+struct Running<'r> {
+    now: Duration,
+    peer: Peer,
+    renewed: bool,
+    /// Its number, if it has one.
+    number: Option<u64>,
+    token: crate::rpc::holds::Token,
+    since: u64,
+    request: &'r Request<'r>,
+}
+
+/// Inodes that a change is about to remove, kept from being noted until it is over.
+#[derive(Default)]
+struct Doomed(Mutex<BTreeSet<Ino>>);
+
+impl Server {
+    /// Answers a request of [`Effect::Change`] or [`Effect::Touch`].
+    pub(super) fn change(&self, now: Duration, peer: Peer, parsed: &Parsed<'_>) -> Result<Outcome, Fault> {
+        let numbered = parsed.request.method().effect() == Effect::Change;
+        let mut state = self.state.lock();
+        let renewed = state.admit(now, peer)?;
+        let opens = matches!(parsed.request, Request::Create(_) | Request::CreateUnnamed(_));
+        // A number that was asked for before may have its answer, which needs no room.
+        let is_new = parsed.number.number > state.highest_number(peer.session);
+        if opens && is_new && state.interest.counts(peer.session).1 >= state.settings.inodes_max {
+            return Err(Fault::TooManyOpen);
+        }
+        let admitted = if numbered {
+            state.admit_change(peer.session, parsed.number)?
+        } else {
+            Admitted::Run { token: state.token(), since: state.interest.now(), forget: 0..0 }
+        };
+        let (token, since, forget) = match admitted {
+            Admitted::Run { token, since, forget } => (token, since, forget),
+            Admitted::Wait(token) => return Ok(Outcome::Wait(token)),
+            Admitted::Refused(fault) => {
+                let head = state.head(peer.session, false, renewed);
+                return Ok(ready(head.encode(Err(&fault))));
+            }
+        };
+        drop(state);
+        let number = numbered.then_some(parsed.number.number);
+        let view = self.names.in_session(Once { session: peer.session, epoch: peer.epoch, number, forget });
+        let doomed = Doomed::default();
+        let result = self.apply(&view, peer, &parsed.request, &doomed);
+        let effects = view.effects();
+        let running = Running { now, peer, renewed, number, token, since, request: &parsed.request };
+        let mut state = self.state.lock();
+        self.spare(&mut state, &doomed);
+        Ok(match result {
+            Ok(attr) if !effects.fenced => state.done(&running, effects, attr),
+            Ok(_) => state.failed(&running, &Fault::Fenced),
+            Err(_) if effects.fenced => state.failed(&running, &Fault::Fenced),
+            Err(fault) => state.failed(&running, &fault),
+        })
+    }
+
+    /// Whether an inode must outlive its last name.
+    fn in_use(&self, doomed: &Doomed, ino: Ino) -> bool {
+        let mut state = self.state.lock();
+        let held = state.recovering_until.is_some() || state.interest.is_held(ino);
+        if !held && doomed.0.lock().insert(ino) {
+            *state.removing.entry(ino).or_default() += 1;
+        }
+        held
+    }
+
+    /// The change is over, whatever became of it.
+    fn spare(&self, state: &mut State, doomed: &Doomed) {
+        let inos = std::mem::take(&mut *doomed.0.lock());
+        for ino in &inos {
+            if let Some(count) = state.removing.get_mut(ino) {
+                *count -= 1;
+                if *count == 0 {
+                    state.removing.remove(ino);
+                }
+            }
+        }
+        if !inos.is_empty() {
+            self.removed.notify_all();
+        }
+    }
+
+    /// Runs the operation; tells the attributes that its answer has, and whether they are of something new.
+    fn apply(
+        &self,
+        names: &InSession,
+        peer: Peer,
+        request: &Request<'_>,
+        doomed: &Doomed,
+    ) -> Result<Option<Attr>, Fault> {
+        let in_use = |ino| self.in_use(doomed, ino);
+        let some = |attr: crate::store::Committed<Attr>| Some(attr.value);
+        Ok(match request {
+            Request::Create(Create { dir, name, mode, rdev, target, caller }) => {
+                some(names.create(*dir, name.bytes(), NewNode { mode: *mode, rdev: *rdev, target }, *caller)?)
+            }
+            Request::CreateUnnamed(CreateUnnamed { dir, mode, caller }) => {
+                if mode & mode::TYPE != mode::REGULAR {
+                    return Err(Error::Invalid("only a regular file has no name").into());
+                }
+                some(names.create_unnamed(*dir, *mode, *caller)?)
+            }
+            Request::Link(Link { ino, dir, name }) => some(names.link(*ino, *dir, name.bytes())?),
+            Request::Unlink(Unlink { dir, name }) => names.unlink(*dir, name.bytes(), &in_use).map(|_| None)?,
+            Request::Rmdir(Rmdir { dir, name }) => names.rmdir(*dir, name.bytes(), &in_use).map(|_| None)?,
+            Request::Rename(Rename { from_dir, from, to_dir, to, how }) => {
+                let (from, to) = ((*from_dir, from.bytes()), (*to_dir, to.bytes()));
+                names.rename(from, to, *how, &in_use).map(|_| None)?
+            }
+            Request::Setattr(Setattr { ino, set }) => some(names.setattr(*ino, set)?),
+            Request::UpdateAtime(UpdateAtime { ino }) => names.update_atime(*ino).map(|()| None)?,
+            Request::Setxattr(Setxattr { ino, name, value, how }) => {
+                names.setxattr(*ino, name, value, *how).map(|_| None)?
+            }
+            Request::Removexattr(Removexattr { ino, name }) => names.removexattr(*ino, name).map(|_| None)?,
+            Request::Publish(publish) => Some(self.publish(names, peer, publish)?),
+            Request::ObjectStored(ObjectStored { id, segments, bytes }) => {
+                names.object_stored(*id, *segments, *bytes).map(|_| None)?
+            }
+            Request::ForgetObject(ForgetObject { id }) => names.forget_object(*id).map(|_| None)?,
+            // The others change nothing, and are not brought here.
+            _ => return Err(Fault::Malformed),
+        })
+    }
+
+    fn publish(&self, names: &InSession, peer: Peer, publish: &Publish<'_>) -> Result<Attr, Fault> {
+        // Extents are planned outside the transaction, against what is loaded: one publish of a file at a time.
+        let _one = self.stripe(publish.ino).lock();
+        let mut extents = FileExtents::default();
+        for extent in publish.extents.list() {
+            names.load_extents(publish.ino, &mut extents, extent.offset..extent.offset + extent.len)?;
+        }
+        let change = DataChange {
+            extents: publish.extents.list().to_vec(),
+            body: publish.body.map(|body| body.map(|body| body.bytes())),
+            size: publish.size,
+            new_objects: publish.new_objects.iter().map(|id| (*id, peer.session)).collect(),
+            kill_suidgid: publish.kill_suidgid,
+            touch: publish.mtime.is_some(),
+            ..DataChange::default()
+        };
+        Ok(names.change_data_at(publish.ino, &mut extents, &change, publish.mtime)?.value)
+    }
+}
+
+impl State {
+    fn failed(&mut self, running: &Running<'_>, fault: &Fault) -> Outcome {
+        let (peer, fault) = (running.peer, encode(fault));
+        let body = self.head(peer.session, false, running.renewed).encode(Err(&fault));
+        let reply = Reply { body, durable: Seq(0), bind: None };
+        if let Some(number) = running.number {
+            self.refused(peer.session, number, fault);
+            self.answered(peer, number, &reply);
+        }
+        Outcome::Reply(reply)
+    }
+
+    /// The change is committed: tells whom it concerns, and answers now or when they have taken it.
+    fn done(&mut self, running: &Running<'_>, effects: Effects, attr: Option<Attr>) -> Outcome {
+        let (peer, now) = (running.peer, running.now);
+        let mut grants = grants(running.request, attr.as_ref());
+        // Another change of the same inode since this one began: which came first is not known here.
+        let stale = effects.replayed || self.interest.is_stale(&grants, running.since);
+        let waits = self.invalidate(peer.session, &effects.touched, now);
+        // The session drops what it touched, as it is told with the answer, and then caches the answer.
+        if stale {
+            grants.iter_mut().for_each(|grant| grant.cached = 0);
+        }
+        let mut noted = false;
+        if self.sessions.check(peer).is_ok()
+            && let Noted::Yes(fallen) = self.interest.note(peer.session, &grants, u64::MAX)
+        {
+            noted = true;
+            for ino in fallen {
+                self.push(peer.session, Invalidation::Inode(ino), now);
+            }
+        }
+        self.reclaim_unheld(effects.touched.iter().filter_map(Invalidation::ino).collect());
+        let cacheable = noted && !stale && !grants.is_empty();
+        let body = self.head(peer.session, cacheable, running.renewed).encode(Ok(&effects.answer));
+        let reply = Reply { body, durable: effects.seq, bind: None };
+        if !waits.is_empty() {
+            self.holds.hold(running.token, &waits, Held { peer, number: running.number, reply });
+            return Outcome::Wait(running.token);
+        }
+        if let Some(number) = running.number {
+            self.answered(peer, number, &reply);
+        }
+        Outcome::Reply(reply)
+    }
+}
+
+/// What the session caches with the answer to its own change.
+fn grants(request: &Request<'_>, attr: Option<&Attr>) -> Vec<Grant> {
+    let mut grants: Vec<Grant> =
+        attr.map(|attr| Grant { ino: attr.ino, cached: ATTR, used: false }).into_iter().collect();
+    match request {
+        Request::Create(Create { dir, .. }) | Request::Link(Link { dir, .. }) => {
+            grants.push(Grant { ino: *dir, cached: ENTRIES, used: false });
+        }
+        _ => {}
+    }
+    // A new file is open, as far as is known here.
+    let is_new = matches!(request, Request::Create(_) | Request::CreateUnnamed(_));
+    if let (true, Some(first)) = (is_new && attr.is_some_and(Attr::is_file), grants.first_mut()) {
+        first.used = true;
+    }
+    grants
+}

@@ -1,0 +1,81 @@
+//! What is due: pushes, held answers that may go, time, and the transactions that follow from sessions' ends.
+
+use super::{Event, Server, state::Work};
+use crate::rpc::sessions::Peer;
+use sluice_base::Ino;
+use std::time::Duration;
+
+/// Orphans that one transaction reclaims.
+const RECLAIM_AT_ONCE: usize = 64;
+
+impl Server {
+    /// Everything that is due now.
+    pub fn poll(&self, now: Duration) -> Vec<Event> {
+        let (events, work, recovered) = {
+            let mut state = self.state.lock();
+            state.lapse(now);
+            let recovered = state.recovering_until.is_some_and(|until| now >= until);
+            if recovered {
+                state.recovering_until = None;
+            }
+            let mut events = std::mem::take(&mut state.events);
+            state.take_pushes(&mut events);
+            (events, std::mem::take(&mut state.work), recovered)
+        };
+        if recovered {
+            self.sweep();
+        }
+        work.into_iter().for_each(|work| self.work(work));
+        events
+    }
+
+    /// When [`Server::poll`] has something to do even if nobody asks for anything, at the earliest.
+    pub fn poll_at(&self) -> Option<Duration> {
+        let state = self.state.lock();
+        [state.sessions.next_lapse(), state.recovering_until].into_iter().flatten().min()
+    }
+
+    /// All sessions that came back have said what they hold open: what has no name and is not held goes.
+    fn sweep(&self) {
+        match self.names.orphans() {
+            Ok(orphans) => {
+                let mut state = self.state.lock();
+                state.orphans.extend(&orphans);
+                state.reclaim_unheld(orphans);
+                let work = std::mem::take(&mut state.work);
+                drop(state);
+                work.into_iter().for_each(|work| self.work(work));
+            }
+            Err(error) => tracing::error!(%error, "orphans were not found; they will be at the next start"),
+        }
+    }
+
+    fn work(&self, work: Work) {
+        match work {
+            Work::End(session) => {
+                if let Err(error) = self.names.end_session(session) {
+                    tracing::error!(%error, %session, "the session's record stays until the next start");
+                }
+            }
+            Work::Reclaim(orphans) => orphans.chunks(RECLAIM_AT_ONCE).for_each(|some| self.reclaim(some)),
+        }
+    }
+
+    fn reclaim(&self, orphans: &[Ino]) {
+        if let Err(error) = self.names.reclaim(orphans) {
+            tracing::error!(%error, "orphans were not reclaimed; they will be at the next start");
+        }
+    }
+}
+
+impl super::State {
+    fn take_pushes(&mut self, events: &mut Vec<Event>) {
+        let sessions: Vec<_> = self.sessions.all().map(|(id, session)| (id, session.epoch)).collect();
+        for (session, epoch) in sessions {
+            let Some(client) = self.clients.get_mut(&session).filter(|client| client.connected) else { continue };
+            while let Some(push) = client.outbox.next_push() {
+                events.push(Event::Push { peer: Peer { session, epoch }, body: push.encode() });
+            }
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Requests about the session itself.
+
+use super::{Event, Outcome, Reply, Server, State, ready};
+use crate::rpc::{
+    codec::Wire,
+    fault::Fault,
+    interest::{Grant, Noted},
+    message::*,
+    sessions::Peer,
+    values::encode,
+};
+use sluice_base::{Ino, Seq};
+use std::time::Duration;
+
+impl Server {
+    pub(super) fn begin(&self, now: Duration, begin: &Begin<'_>) -> Result<Outcome, Fault> {
+        let name = &begin.name[..begin.name.len().min(Begin::NAME_BYTES_MAX)];
+        let begun = self.names.begin_named_session(name)?;
+        let mut state = self.state.lock();
+        state.lapse(now);
+        state.begin(begun.value, name, now);
+        let peer = Peer { session: begun.value, epoch: 1 };
+        let value = Begun { session: peer.session, epoch: peer.epoch, lease_ms: lease_ms(&state) };
+        Ok(bound(&state, peer, &value, begun.seq))
+    }
+
+    pub(super) fn resume(&self, now: Duration, resume: &Resume) -> Result<Outcome, Fault> {
+        let old = Peer { session: resume.session, epoch: resume.epoch };
+        let (mut peer, mut durable) = (old, Seq(0));
+        {
+            let mut state = self.state.lock();
+            state.lapse(now);
+            state.sessions.known(old)?;
+        }
+        if resume.take_over {
+            let taken = self.names.take_over_session(old.session, old.epoch)?;
+            peer.epoch = taken.value.ok_or(Fault::Fenced)?;
+            durable = taken.seq;
+        }
+        let mut state = self.state.lock();
+        if resume.take_over {
+            state.sessions.take_over(peer.session, peer.epoch);
+            state.events.push(Event::Fenced(old));
+        }
+        let before = state.sessions.resume(peer, now)?;
+        let kept = before == Liveness::Live && !resume.take_over;
+        if !kept {
+            // The session serves nothing from its cache from when it asked until it is answered.
+            state.forget_cached(peer.session);
+            let held = state.interest.end(peer.session);
+            state.hold(peer, &resume.uses)?;
+            state.reclaim_unheld(held);
+        }
+        let client = state.clients.get_mut(&peer.session).ok_or(Fault::Ended)?;
+        client.connected = true;
+        client.outbox.disconnected();
+        let pushes = client.outbox.stamp();
+        let (lease_ms, numbers) = (lease_ms(&state), state.highest_number(peer.session));
+        let value = Resumed { epoch: peer.epoch, lease_ms, kept, pushes, numbers };
+        Ok(bound(&state, peer, &value, durable))
+    }
+
+    pub(super) fn of_session(&self, now: Duration, peer: Peer, request: &Request<'_>) -> Result<Outcome, Fault> {
+        let mut state = self.state.lock();
+        let renewed = state.admit(now, peer)?;
+        match request {
+            Request::End(_) => state.ended(peer.session),
+            Request::Release(Release { inos, cached }) => {
+                for ino in inos {
+                    if *cached && !state.orphans.contains(ino) {
+                        state.interest.close(peer.session, *ino);
+                    } else {
+                        state.interest.release(peer.session, *ino);
+                    }
+                }
+                state.reclaim_unheld(inos.clone());
+            }
+            Request::Hold(Hold { inos }) => state.hold(peer, inos)?,
+            _ => {}
+        }
+        Ok(ready(state.head(peer.session, false, renewed).encode(Ok(&[]))))
+    }
+
+    pub(super) fn list(&self, now: Duration) -> Outcome {
+        let mut state = self.state.lock();
+        state.lapse(now);
+        let all: Vec<SessionStatus> = state
+            .sessions
+            .all()
+            .map(|(id, session)| {
+                let (inodes, open) = state.interest.counts(id);
+                SessionStatus {
+                    session: id,
+                    epoch: session.epoch,
+                    name: session.name.clone(),
+                    state: session.state,
+                    left_ms: session.until.saturating_sub(now).as_millis() as u64,
+                    inodes: inodes as u64,
+                    open: open as u64,
+                    pushes: state.clients.get(&id).map_or(0, |client| client.outbox.unacked() as u64),
+                }
+            })
+            .collect();
+        ready(ReplyHead::default().encode(Ok(&encode(&all))))
+    }
+}
+
+impl State {
+    fn hold(&mut self, peer: Peer, inos: &[Ino]) -> Result<(), Fault> {
+        let uses: Vec<Grant> = inos.iter().map(|ino| Grant { ino: *ino, cached: 0, used: true }).collect();
+        match self.interest.note(peer.session, &uses, u64::MAX) {
+            Noted::Full => Err(Fault::TooManyOpen),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn lease_ms(state: &State) -> u32 {
+    u32::try_from(state.settings.lease.as_millis()).unwrap_or(u32::MAX)
+}
+
+/// An answer that also says whose the connection is.
+fn bound<'a>(state: &State, peer: Peer, value: &impl Wire<'a>, durable: Seq) -> Outcome {
+    let head = ReplyHead { renewed: true, ..state.head(peer.session, false, true) };
+    Outcome::Reply(Reply { body: head.encode(Ok(&encode(value))), durable, bind: Some(peer) })
+}

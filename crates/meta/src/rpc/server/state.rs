@@ -1,0 +1,321 @@
+//! The tables of a server, under their one lock.
+
+use super::{Event, Reply, Settings};
+use crate::{
+    records::SessionRecord,
+    rpc::{
+        fault::Fault,
+        holds::{Holds, Token, UNTIL_GONE},
+        interest::{ATTR, DATA, ENTRIES, Interest},
+        message::{Invalidation, Liveness, Number, ReplyHead},
+        outbox::Outbox,
+        sessions::{Lapse, Peer, Sessions},
+    },
+};
+use sluice_base::{Ino, SessionId};
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    ops::Range,
+    time::Duration,
+};
+
+/// Numbers of changes that may be without an answer that was seen: so many results are kept for a session.
+pub const WINDOW: u64 = 1024;
+/// Results are forgotten so many at a time.
+const FORGET_AT_ONCE: u64 = 64;
+
+/// A session's changes.
+#[derive(Debug, Default)]
+struct Numbers {
+    /// All answers up to here were seen.
+    seen: u64,
+    /// The highest number that was asked for.
+    highest: u64,
+    /// Results below are forgotten.
+    kept_from: u64,
+    /// Changes that were refused. They did nothing, so nothing of them is stored; a copy that arrives late must not be done all
+    /// the same, and such copies do not outlive the server.
+    refused: BTreeMap<u64, Vec<u8>>,
+    underway: HashMap<u64, Underway>,
+}
+
+/// A change that has no answer yet.
+#[derive(Debug)]
+struct Underway {
+    token: Token,
+    /// Somebody else waits for the token.
+    asked_again: bool,
+}
+
+/// What the server keeps for a session besides its interest.
+#[derive(Debug)]
+pub(super) struct Client {
+    pub outbox: Outbox,
+    pub connected: bool,
+    numbers: Numbers,
+}
+
+/// What is to be done outside the lock.
+#[derive(Debug)]
+pub(super) enum Work {
+    End(SessionId),
+    Reclaim(Vec<Ino>),
+}
+
+/// A held answer, with the number that it is of.
+#[derive(Debug)]
+pub(super) struct Held {
+    pub peer: Peer,
+    pub number: Option<u64>,
+    pub reply: Reply,
+}
+
+/// How a change begins.
+pub(super) enum Admitted {
+    /// It runs; reads that began now are its own.
+    Run { token: Token, since: u64, forget: Range<u64> },
+    /// It was refused before, with these bytes of a fault.
+    Refused(Vec<u8>),
+    /// It is under way.
+    Wait(Token),
+}
+
+#[derive(Debug)]
+pub(super) struct State {
+    pub settings: Settings,
+    pub sessions: Sessions,
+    pub interest: Interest,
+    pub clients: HashMap<SessionId, Client>,
+    pub holds: Holds<Held>,
+    /// Inodes without a name that somebody used when it went.
+    pub orphans: HashSet<Ino>,
+    /// Inodes that a transaction under way removes because nobody held them; nobody may begin to.
+    pub removing: HashMap<Ino, usize>,
+    /// Until then nobody knows what is open where, and all that is unlinked becomes an orphan.
+    pub recovering_until: Option<Duration>,
+    pub events: Vec<Event>,
+    pub work: Vec<Work>,
+    next_token: u64,
+}
+
+impl State {
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            sessions: Sessions::new(settings.lease),
+            interest: Interest::new(settings.inodes_max),
+            clients: HashMap::new(),
+            holds: Holds::default(),
+            orphans: HashSet::new(),
+            removing: HashMap::new(),
+            recovering_until: None,
+            events: Vec::new(),
+            work: Vec::new(),
+            next_token: 0,
+        }
+    }
+
+    /// A session of an earlier run, with the numbers whose results are kept.
+    pub fn load(&mut self, session: SessionId, record: SessionRecord, kept: Option<(u64, u64)>, now: Duration) {
+        self.sessions.load(session, record.epoch, record.name, now);
+        let (low, highest) = kept.unwrap_or((1, 0));
+        let numbers = Numbers { seen: low.saturating_sub(1), highest, kept_from: low, ..Numbers::default() };
+        self.add_client(session, numbers);
+    }
+
+    pub fn begin(&mut self, session: SessionId, name: &[u8], now: Duration) {
+        self.sessions.begin(session, name.to_vec(), now);
+        self.add_client(session, Numbers { kept_from: 1, ..Numbers::default() });
+        self.connected(session);
+    }
+
+    fn add_client(&mut self, session: SessionId, numbers: Numbers) {
+        let outbox = Outbox::new(self.settings.pushes_max);
+        self.clients.insert(session, Client { outbox, connected: false, numbers });
+    }
+
+    pub fn connected(&mut self, session: SessionId) {
+        if let Some(client) = self.clients.get_mut(&session) {
+            client.connected = true;
+        }
+    }
+
+    /// Tells time.
+    pub fn lapse(&mut self, now: Duration) {
+        for lapse in self.sessions.lapse(now) {
+            match lapse {
+                Lapse::Expired(session) => {
+                    self.forget_cached(session);
+                    self.events.push(Event::Expired(session));
+                }
+                Lapse::Ended(session) => self.ended(session),
+            }
+        }
+    }
+
+    /// The session serves nothing from its cache any more.
+    pub fn forget_cached(&mut self, session: SessionId) {
+        self.interest.drop_cached(session);
+        if let Some(client) = self.clients.get_mut(&session) {
+            client.outbox.overtake();
+        }
+        let free = self.holds.gone(session);
+        self.release_holds(free);
+    }
+
+    /// The session has ended: gives back what it held.
+    pub fn ended(&mut self, session: SessionId) {
+        self.forget_cached(session);
+        self.sessions.end(session);
+        let held = self.interest.end(session);
+        self.clients.remove(&session);
+        self.work.push(Work::End(session));
+        self.events.push(Event::Ended(session));
+        self.reclaim_unheld(held);
+    }
+
+    /// Of these inodes, orphans that nobody holds go.
+    pub fn reclaim_unheld(&mut self, inos: Vec<Ino>) {
+        if self.recovering_until.is_some() {
+            return;
+        }
+        let unheld: Vec<Ino> =
+            inos.into_iter().filter(|ino| !self.interest.is_held(*ino) && self.orphans.remove(ino)).collect();
+        if !unheld.is_empty() {
+            self.work.push(Work::Reclaim(unheld));
+        }
+    }
+
+    /// Time passes, the peer is who it says, and its lease goes on: tells whether it does.
+    pub fn admit(&mut self, now: Duration, peer: Peer) -> Result<bool, Fault> {
+        self.lapse(now);
+        self.sessions.check(peer)?;
+        self.connected(peer.session);
+        Ok(self.renew(now, peer.session))
+    }
+
+    /// Renews the lease, unless the session owes an ack for so long that others should not wait another lease for it.
+    pub fn renew(&mut self, now: Duration, session: SessionId) -> bool {
+        let oldest = self.clients.get(&session).and_then(|client| client.outbox.oldest());
+        let behind = oldest.is_some_and(|since| now >= since + self.settings.lease / 3);
+        if !behind {
+            self.sessions.renew(session, now);
+        }
+        !behind
+    }
+
+    pub fn head(&self, session: SessionId, cacheable: bool, renewed: bool) -> ReplyHead {
+        let stamp = self.clients.get(&session).map_or(0, |client| client.outbox.stamp());
+        ReplyHead { cacheable, renewed, stamp }
+    }
+
+    pub fn token(&mut self) -> Token {
+        self.next_token += 1;
+        Token(self.next_token)
+    }
+
+    /// Begins the change of a number.
+    pub fn admit_change(&mut self, session: SessionId, number: Number) -> Result<Admitted, Fault> {
+        let (token, since) = (self.token(), self.interest.now());
+        let numbers = &mut self.clients.get_mut(&session).ok_or(Fault::Ended)?.numbers;
+        let Number { number, seen_up_to } = number;
+        numbers.seen = numbers.seen.max(seen_up_to.min(number - 1));
+        numbers.refused = numbers.refused.split_off(&(numbers.seen + 1));
+        if number <= numbers.seen {
+            return Err(Fault::Forgotten);
+        }
+        if number > numbers.seen + WINDOW {
+            return Err(Fault::Window);
+        }
+        if let Some(fault) = numbers.refused.get(&number) {
+            return Ok(Admitted::Refused(fault.clone()));
+        }
+        if let Some(underway) = numbers.underway.get_mut(&number) {
+            underway.asked_again = true;
+            return Ok(Admitted::Wait(underway.token));
+        }
+        numbers.underway.insert(number, Underway { token, asked_again: false });
+        numbers.highest = numbers.highest.max(number);
+        // The last one that was seen stays, so that a restart knows where the numbers stand.
+        let due = numbers.seen >= numbers.kept_from + FORGET_AT_ONCE;
+        let end = if due { numbers.seen.min(numbers.kept_from + WINDOW) } else { numbers.kept_from };
+        let forget = std::mem::replace(&mut numbers.kept_from, end)..end;
+        Ok(Admitted::Run { token, since, forget })
+    }
+
+    pub fn refused(&mut self, session: SessionId, number: u64, fault: Vec<u8>) {
+        if let Some(client) = self.clients.get_mut(&session) {
+            client.numbers.refused.insert(number, fault);
+        }
+    }
+
+    /// A change has its answer; whoever asked for it again gets it as an event.
+    pub fn answered(&mut self, peer: Peer, number: u64, reply: &Reply) {
+        let Some(client) = self.clients.get_mut(&peer.session) else { return };
+        if let Some(Underway { token, asked_again: true }) = client.numbers.underway.remove(&number) {
+            self.events.push(Event::Reply { token, peer, reply: reply.clone() });
+        }
+    }
+
+    /// The highest number that this session asked for, as far as it is known.
+    pub fn highest_number(&self, session: SessionId) -> u64 {
+        self.clients.get(&session).map_or(0, |client| client.numbers.highest.max(client.numbers.seen))
+    }
+
+    /// What changes touched: tells the other sessions that may have cached it, and what to wait for.
+    pub fn invalidate(&mut self, by: SessionId, touched: &[Invalidation], now: Duration) -> Vec<(SessionId, u64)> {
+        let mut waits = Vec::new();
+        for item in touched {
+            let Some(ino) = item.ino() else { continue };
+            self.interest.stamp(ino);
+            let concerned = match item {
+                Invalidation::Attr(_) => self.interest.cachers(ino, ATTR, true, by),
+                Invalidation::Data(_) => self.interest.cachers(ino, ATTR | DATA, true, by),
+                Invalidation::Entry(..) => self.interest.cachers(ino, ENTRIES, false, by),
+                Invalidation::Inode(_) => self.interest.cachers(ino, ATTR | DATA | ENTRIES, true, by),
+                Invalidation::Unlinked(_) => {
+                    self.orphans.insert(ino);
+                    self.interest.keep(ino, by)
+                }
+                Invalidation::Everything => Vec::new(),
+            };
+            for session in concerned {
+                if self.sessions.state(session) == Some(Liveness::Live) {
+                    self.push(session, item.clone(), now);
+                }
+            }
+            // Whoever was told before, and has not said that it heard, may believe what was there before that.
+            let pending = |(id, client): (&SessionId, &Client)| Some((*id, client.outbox.pending(item)?));
+            waits.extend(self.clients.iter().filter(|(id, _)| **id != by).filter_map(pending));
+        }
+        // What a session cached before the server's restart is not known: it may be this.
+        waits.extend(self.sessions.in_grace().filter(|session| *session != by).map(|session| (session, UNTIL_GONE)));
+        waits
+    }
+
+    /// Pushes to one session; beyond its bound, everything.
+    pub fn push(&mut self, session: SessionId, item: Invalidation, now: Duration) {
+        let Some(client) = self.clients.get_mut(&session) else { return };
+        let (_, everything) = client.outbox.push(item, now);
+        if everything {
+            self.interest.drop_cached(session);
+        }
+    }
+
+    pub fn acked(&mut self, session: SessionId, number: u64) {
+        let Some(client) = self.clients.get_mut(&session) else { return };
+        let taken = client.outbox.ack(number);
+        let free = self.holds.acked(session, taken);
+        self.release_holds(free);
+    }
+
+    fn release_holds(&mut self, free: Vec<(Token, Held)>) {
+        for (token, Held { peer, number, reply }) in free {
+            let client = self.clients.get_mut(&peer.session);
+            if let (Some(number), Some(client)) = (number, client) {
+                client.numbers.underway.remove(&number);
+            }
+            self.events.push(Event::Reply { token, peer, reply });
+        }
+    }
+}
