@@ -15,7 +15,8 @@ use sluice_journal::{
 };
 use sluice_meta::{
     extent::{FileExtents, decode_runs},
-    records::{DirStat, Dirent, Inode, ObjectRecord, Usage},
+    records::{DirStat, Dirent, Inode, ObjectRecord, SessionRecord, Usage},
+    rpc::message::{Ack, Method, Push, is_reply, parse},
     store::Record,
 };
 use sluice_object::{
@@ -36,7 +37,7 @@ mod ini;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const TARGETS: [Target; 12] = [
+pub const TARGETS: [Target; 13] = [
     ("credentials_ini", credentials_ini),
     ("data_note", data_note),
     ("extent_records", extent_records),
@@ -44,6 +45,7 @@ pub const TARGETS: [Target; 12] = [
     ("journal_record", journal_record),
     ("journal_segment", journal_segment),
     ("metadata_record", metadata_record),
+    ("metadata_rpc", metadata_rpc),
     ("object_tail", object_tail),
     ("slot_table", slot_table),
     ("store_url", store_url),
@@ -135,6 +137,25 @@ pub fn value_records(bytes: &[u8]) {
     same_again(DirStat::decode(bytes).ok(), DirStat::encode, |bytes| DirStat::decode(bytes).ok());
     same_again(ObjectRecord::decode(bytes).ok(), ObjectRecord::encode, |bytes| ObjectRecord::decode(bytes).ok());
     same_again(Usage::decode(bytes).ok(), Usage::encode, |bytes| Usage::decode(bytes).ok());
+    same_again(SessionRecord::decode(bytes).ok(), SessionRecord::encode, |bytes| SessionRecord::decode(bytes).ok());
+}
+
+/// A message of the metadata RPC: two bytes of method, then a body, which is taken for a request, an answer and a push.
+pub fn metadata_rpc(bytes: &[u8]) {
+    let Some((method, body)) = bytes.split_first_chunk() else { return };
+    let number = u16::from_le_bytes(*method);
+    if let Ok(parsed) = parse(number, body) {
+        assert_eq!(parsed.request.encode(parsed.number), body);
+    }
+    if let Some(method) = Method::from_number(number) {
+        is_reply(method, body);
+    }
+    if let Ok(push) = Push::decode(body) {
+        assert_eq!(push.encode(), body);
+    }
+    if let Ok(ack) = Ack::decode(body) {
+        assert_eq!(ack.encode(), body);
+    }
 }
 
 /// What parses is written and parses to the same.

@@ -12,7 +12,8 @@ use sluice_journal::{Class, Journal, SEGMENT_HEADER_BYTES};
 use sluice_meta::{
     Attachment, Caller, DataChange, Namespace, NewNode, SizeChange, XattrMode,
     extent::{Extent, FileExtents, Place},
-    records::{DirStat, Dirent, Inode, ObjectRecord, ObjectState, Usage, mode},
+    records::{DirStat, Dirent, Inode, ObjectRecord, ObjectState, SessionRecord, Usage, mode},
+    rpc::{Body, Extents, Name, message::*},
     store::{MemoryLog, MemoryTables, MetaStore, Options},
 };
 use sluice_object::{
@@ -33,6 +34,7 @@ pub fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     add("journal_record", vec![("empty", records[..40].to_vec()), ("data", records[40..].to_vec())]);
     add("journal_segment", vec![("two_records", records)]);
     add("metadata_record", transactions());
+    add("metadata_rpc", messages());
     add("value_records", values());
     add("extent_records", extents());
     add("data_note", notes());
@@ -129,6 +131,39 @@ fn values() -> Vec<(&'static str, Vec<u8>)> {
         ("directory_statistics", DirStat { entries: 1, ..DirStat::empty(at(1)) }.encode()),
         ("object", object.encode()),
         ("usage", Usage { bytes: 4096, inodes: 2 }.encode()),
+        ("session", SessionRecord { epoch: 3, begun: at(4), name: b"host:/mnt".to_vec() }.encode()),
+    ]
+}
+
+/// Requests of each kind, and a push.
+fn messages() -> Vec<(&'static str, Vec<u8>)> {
+    let framed = |method: u16, body: Vec<u8>| [method.to_le_bytes().to_vec(), body].concat();
+    let number = Number { number: 7, seen_up_to: 5 };
+    let encoded = |request: Request<'_>| framed(request.method().number(), request.encode(number));
+    let (dir, name) = (Ino::ROOT, Name::new(b"name").expect("a name"));
+    let caller = Caller { uid: 1000, gid: 100 };
+    let extent = Extent { offset: 9, len: 100, place: Some(Place { object: OBJECT, offset: 40_000 }) };
+    let publish = Publish {
+        ino: Ino(17),
+        extents: Extents::new(vec![extent, Extent { place: None, ..extent }]).expect("sound ones"),
+        body: Some(Body::new(b"body")),
+        size: SizeChange::AtLeast(109),
+        mtime: Some(Timestamp { secs: 5, nanos: 6 }),
+        kill_suidgid: true,
+        new_objects: vec![OBJECT],
+    };
+    let items = vec![Invalidation::Attr(Ino(17)), Invalidation::Entry(dir, b"name".to_vec()), Invalidation::Everything];
+    let node = Create { dir, name, mode: mode::SYMLINK | 0o777, rdev: 0, target: b"target", caller };
+    let resume = Resume { session: SessionId(3), epoch: 2, take_over: true, uses: vec![Ino(17)] };
+    let listing = ReadDir { dir, after: 2, until: 99, with_attributes: true, bytes_max: 4096 };
+    vec![
+        ("lookup", encoded(Request::Lookup(Lookup { dir, name }))),
+        ("read_dir", encoded(Request::ReadDir(listing))),
+        ("create", encoded(Request::Create(node))),
+        ("publish", encoded(Request::Publish(publish))),
+        ("begin", encoded(Request::Begin(Begin { name: b"host:/mnt" }))),
+        ("resume", encoded(Request::Resume(resume))),
+        ("push", framed(PUSH_METHOD, Push { number: 8, items }.encode())),
     ]
 }
 
