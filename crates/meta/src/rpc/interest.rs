@@ -179,14 +179,19 @@ impl Interest {
         self.inodes.contains_key(&ino)
     }
 
-    /// `ino` lost its last name by an act of `by`: all holders use it until they release it. Tells who the others are.
-    pub fn keep(&mut self, ino: Ino, by: SessionId) -> Vec<SessionId> {
-        let Some(holders) = self.inodes.get_mut(&ino) else { return Vec::new() };
-        for holder in holders.iter_mut() {
+    /// All holders of `ino`, which has no name, use it until they release it.
+    pub fn use_on(&mut self, ino: Ino) {
+        for holder in self.inodes.get_mut(&ino).map(Vec::as_mut_slice).unwrap_or_default() {
             holder.used = true;
-            holder.cached &= if holder.session == by { u8::MAX } else { !ATTR };
             self.sessions.entry(holder.session).or_default().used.insert(ino);
         }
+    }
+
+    /// `ino` lost its last name by an act of `by`: all holders use it until they release it. Tells who the others are.
+    pub fn keep(&mut self, ino: Ino, by: SessionId) -> Vec<SessionId> {
+        self.use_on(ino);
+        self.cachers(ino, ATTR, true, by);
+        let holders = self.inodes.get(&ino).map(Vec::as_slice).unwrap_or_default();
         holders.iter().map(|holder| holder.session).filter(|session| *session != by).collect()
     }
 

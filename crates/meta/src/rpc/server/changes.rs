@@ -67,7 +67,7 @@ impl Server {
         let effects = view.effects();
         let running = Running { now, peer, renewed, number, token, since, request: &parsed.request };
         let mut state = self.state.lock();
-        self.spare(&mut state, &doomed);
+        self.spare(&mut state, &doomed.0.into_inner().into_iter().collect::<Vec<_>>());
         Ok(match result {
             Ok(attr) if !effects.fenced => state.done(&running, effects, attr),
             Ok(_) => state.failed(&running, &Fault::Fenced),
@@ -86,10 +86,9 @@ impl Server {
         held
     }
 
-    /// The change is over, whatever became of it.
-    fn spare(&self, state: &mut State, doomed: &Doomed) {
-        let inos = std::mem::take(&mut *doomed.0.lock());
-        for ino in &inos {
+    /// Inodes that were to be removed are gone, or stay.
+    pub(super) fn spare(&self, state: &mut State, inos: &[Ino]) {
+        for ino in inos {
             if let Some(count) = state.removing.get_mut(ino) {
                 *count -= 1;
                 if *count == 0 {

@@ -62,9 +62,11 @@ impl Server {
     }
 
     fn reclaim(&self, orphans: &[Ino]) {
-        if let Err(error) = self.names.reclaim(orphans) {
+        let unheld = self.state.lock().doom(orphans);
+        if let Err(error) = self.names.reclaim(&unheld) {
             tracing::error!(%error, "orphans were not reclaimed; they will be at the next start");
         }
+        self.spare(&mut self.state.lock(), &unheld);
     }
 }
 
@@ -77,5 +79,21 @@ impl super::State {
                 events.push(Event::Push { peer: Peer { session, epoch }, body: push.encode() });
             }
         }
+    }
+
+    /// Those that still nobody holds; nobody begins to until they are removed. The others stay as they are.
+    fn doom(&mut self, orphans: &[Ino]) -> Vec<Ino> {
+        let mut unheld = Vec::new();
+        for ino in orphans {
+            if !self.interest.is_held(*ino) {
+                self.interest.stamp(*ino);
+                *self.removing.entry(*ino).or_default() += 1;
+                unheld.push(*ino);
+            } else {
+                self.orphans.insert(*ino);
+                self.interest.use_on(*ino);
+            }
+        }
+        unheld
     }
 }

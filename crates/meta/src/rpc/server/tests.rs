@@ -4,6 +4,7 @@ mod leases;
 mod model;
 mod once;
 mod orphans;
+mod threads;
 
 use super::*;
 use crate::{
