@@ -10,6 +10,7 @@
 //! ranks above.
 
 mod changes;
+mod numbers;
 mod poll;
 mod reads;
 mod sessions;

@@ -1,6 +1,6 @@
 //! Requests that change the volume: in a transaction with their result, then told to all whom they concern.
 
-use super::{Outcome, Reply, Server, ready, state::*};
+use super::{Outcome, Reply, Server, numbers::Admitted, ready, state::*};
 use crate::{
     Attr, DataChange, Error, NewNode,
     extent::FileExtents,

@@ -1,58 +1,29 @@
 //! The tables of a server, under their one lock.
 
-use super::{Event, Reply, Settings};
+use super::{Event, Reply, Settings, numbers::Numbers};
 use crate::{
     records::SessionRecord,
     rpc::{
         fault::Fault,
         holds::{Holds, Token, UNTIL_GONE},
         interest::{ATTR, DATA, ENTRIES, Interest},
-        message::{Invalidation, Liveness, Number, ReplyHead},
+        message::{Invalidation, Liveness, ReplyHead},
         outbox::Outbox,
         sessions::{Lapse, Peer, Sessions},
     },
 };
 use sluice_base::{Ino, SessionId};
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
-    ops::Range,
+    collections::{HashMap, HashSet},
     time::Duration,
 };
-
-/// Numbers of changes that may be without an answer that was seen: so many results are kept for a session.
-pub const WINDOW: u64 = 1024;
-/// Results are forgotten so many at a time.
-const FORGET_AT_ONCE: u64 = 64;
-
-/// A session's changes.
-#[derive(Debug, Default)]
-struct Numbers {
-    /// All answers up to here were seen.
-    seen: u64,
-    /// The highest number that was asked for.
-    highest: u64,
-    /// Results below are forgotten.
-    kept_from: u64,
-    /// Changes that were refused. They did nothing, so nothing of them is stored; a copy that arrives late must not be done all
-    /// the same, and such copies do not outlive the server.
-    refused: BTreeMap<u64, Vec<u8>>,
-    underway: HashMap<u64, Underway>,
-}
-
-/// A change that has no answer yet.
-#[derive(Debug)]
-struct Underway {
-    token: Token,
-    /// Somebody else waits for the token.
-    asked_again: bool,
-}
 
 /// What the server keeps for a session besides its interest.
 #[derive(Debug)]
 pub(super) struct Client {
     pub outbox: Outbox,
     pub connected: bool,
-    numbers: Numbers,
+    pub numbers: Numbers,
 }
 
 /// What is to be done outside the lock.
@@ -68,16 +39,6 @@ pub(super) struct Held {
     pub peer: Peer,
     pub number: Option<u64>,
     pub reply: Reply,
-}
-
-/// How a change begins.
-pub(super) enum Admitted {
-    /// It runs; reads that began now are its own.
-    Run { token: Token, since: u64, forget: Range<u64> },
-    /// It was refused before, with these bytes of a fault.
-    Refused(Vec<u8>),
-    /// It is under way.
-    Wait(Token),
 }
 
 #[derive(Debug)]
@@ -212,54 +173,6 @@ impl State {
     pub fn token(&mut self) -> Token {
         self.next_token += 1;
         Token(self.next_token)
-    }
-
-    /// Begins the change of a number.
-    pub fn admit_change(&mut self, session: SessionId, number: Number) -> Result<Admitted, Fault> {
-        let (token, since) = (self.token(), self.interest.now());
-        let numbers = &mut self.clients.get_mut(&session).ok_or(Fault::Ended)?.numbers;
-        let Number { number, seen_up_to } = number;
-        numbers.seen = numbers.seen.max(seen_up_to.min(number - 1));
-        numbers.refused = numbers.refused.split_off(&(numbers.seen + 1));
-        if number <= numbers.seen {
-            return Err(Fault::Forgotten);
-        }
-        if number > numbers.seen + WINDOW {
-            return Err(Fault::Window);
-        }
-        if let Some(fault) = numbers.refused.get(&number) {
-            return Ok(Admitted::Refused(fault.clone()));
-        }
-        if let Some(underway) = numbers.underway.get_mut(&number) {
-            underway.asked_again = true;
-            return Ok(Admitted::Wait(underway.token));
-        }
-        numbers.underway.insert(number, Underway { token, asked_again: false });
-        numbers.highest = numbers.highest.max(number);
-        // The last one that was seen stays, so that a restart knows where the numbers stand.
-        let due = numbers.seen >= numbers.kept_from + FORGET_AT_ONCE;
-        let end = if due { numbers.seen.min(numbers.kept_from + WINDOW) } else { numbers.kept_from };
-        let forget = std::mem::replace(&mut numbers.kept_from, end)..end;
-        Ok(Admitted::Run { token, since, forget })
-    }
-
-    pub fn refused(&mut self, session: SessionId, number: u64, fault: Vec<u8>) {
-        if let Some(client) = self.clients.get_mut(&session) {
-            client.numbers.refused.insert(number, fault);
-        }
-    }
-
-    /// A change has its answer; whoever asked for it again gets it as an event.
-    pub fn answered(&mut self, peer: Peer, number: u64, reply: &Reply) {
-        let Some(client) = self.clients.get_mut(&peer.session) else { return };
-        if let Some(Underway { token, asked_again: true }) = client.numbers.underway.remove(&number) {
-            self.events.push(Event::Reply { token, peer, reply: reply.clone() });
-        }
-    }
-
-    /// The highest number that this session asked for, as far as it is known.
-    pub fn highest_number(&self, session: SessionId) -> u64 {
-        self.clients.get(&session).map_or(0, |client| client.numbers.highest.max(client.numbers.seen))
     }
 
     /// What changes touched: tells the other sessions that may have cached it, and what to wait for.
