@@ -25,7 +25,8 @@ use sluice_object::{
 };
 use sluice_store::{Cache, CacheOptions};
 use sluice_vfs::DataNote;
-use std::{fmt::Debug, path::Path, sync::Arc};
+use sluice_wire::{Clear, Connection, Event, HEADER_BYTES, Hello, LaneClass, Options, PeerKind, Welcome};
+use std::{fmt::Debug, path::Path, sync::Arc, time::Duration};
 
 #[allow(dead_code, reason = "the binary uses more of it than its parser")]
 #[path = "../../crates/cli/src/config.rs"]
@@ -37,7 +38,7 @@ mod ini;
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const TARGETS: [Target; 13] = [
+pub const TARGETS: [Target; 14] = [
     ("credentials_ini", credentials_ini),
     ("data_note", data_note),
     ("extent_records", extent_records),
@@ -51,6 +52,7 @@ pub const TARGETS: [Target; 13] = [
     ("store_url", store_url),
     ("value_records", value_records),
     ("volume_json", volume_json),
+    ("wire_frames", wire_frames),
 ];
 
 /// The volume, object and segment that the inputs are taken to belong to.
@@ -296,5 +298,71 @@ pub fn credentials_ini(bytes: &[u8]) {
     let file = ini::Ini::parse(text);
     if let Some(section) = file.section("default") {
         assert!(section.get("aws_access_key_id").is_none_or(|value| !value.is_empty()));
+    }
+}
+
+/// What a peer sends, to either side, as the first bytes of a connection and to an open one.
+pub fn wire_frames(bytes: &[u8]) {
+    let mut mended = bytes.to_vec();
+    mend_frames(&mut mended);
+    for bytes in [bytes, &mended] {
+        for open in [false, true] {
+            let (whole, split) = (wire_pair(open), wire_pair(open));
+            for (whole, split) in [(whole.0, split.0), (whole.1, split.1)] {
+                // However the stream is cut, the same happens.
+                assert_eq!(wire_events(whole, bytes, bytes.len().max(1)), wire_events(split, bytes, 7));
+            }
+        }
+    }
+}
+
+/// Initiator and acceptor, before the first byte or ready for requests, of which the initiator has one under way.
+pub fn wire_pair(open: bool) -> (Connection, Connection) {
+    let hello = Hello { peer: PeerKind::Mount, lane: LaneClass::Small, volume: None, session: None, name: "a".into() };
+    let mut initiator = Connection::initiator(Duration::ZERO, hello, Options::default(), Box::new(Clear));
+    let mut acceptor = Connection::acceptor(Duration::ZERO, Options::default(), Box::new(Clear));
+    if open {
+        acceptor.handle_input(Duration::ZERO, &wire_output(&mut initiator)).expect("a hello");
+        acceptor.accept(Welcome { volume: VOLUME, session: None, name: "b".into() });
+        initiator.handle_input(Duration::ZERO, &wire_output(&mut acceptor)).expect("a welcome");
+        initiator.request(Duration::ZERO, 1, &vec![1; 10].into(), None).expect("room");
+        for connection in [&mut initiator, &mut acceptor] {
+            wire_output(connection);
+            while connection.poll_event().is_some() {}
+        }
+    }
+    (initiator, acceptor)
+}
+
+/// What `connection` sends.
+pub fn wire_output(connection: &mut Connection) -> Vec<u8> {
+    let mut pieces = Vec::new();
+    connection.poll_transmit(Duration::ZERO, &mut pieces, usize::MAX);
+    pieces.concat()
+}
+
+fn wire_events(mut connection: Connection, bytes: &[u8], piece: usize) -> Vec<Event> {
+    for piece in bytes.chunks(piece) {
+        let failed = connection.handle_input(Duration::ZERO, piece).is_err();
+        assert!(!failed || connection.is_closed());
+    }
+    let events: Vec<Event> = std::iter::from_fn(|| connection.poll_event()).collect();
+    let ends = events.iter().filter(|event| matches!(event, Event::Closed { .. })).count();
+    assert_eq!(ends, usize::from(connection.is_closed()));
+    events
+}
+
+/// Makes the checksums of frames that follow each other right.
+fn mend_frames(mut bytes: &mut [u8]) {
+    while bytes.len() >= HEADER_BYTES {
+        let body = u32::from_le_bytes(bytes[4..8].try_into().expect("four bytes")) as usize;
+        let (header, rest) = bytes.split_at_mut(HEADER_BYTES);
+        let body = body.min(rest.len());
+        header[0] = sluice_wire::FORMAT;
+        let crc = if body == 0 { 0 } else { crc32c(&rest[..body]) };
+        header[24..28].copy_from_slice(&crc.to_le_bytes());
+        let crc = crc32c(&header[..28]);
+        header[28..].copy_from_slice(&crc.to_le_bytes());
+        bytes = &mut rest[body..];
     }
 }

@@ -1,7 +1,7 @@
 //! One small sound input for each shape that a parser knows, made by the code that writes it. They are stored under `fuzz/seeds/`:
 //! a fuzzer starts from them, and a layout that changes by accident no longer gives the bytes that were stored.
 
-use crate::parsers::{OBJECT, VOLUME, journal_options, open_cache};
+use crate::parsers::{OBJECT, VOLUME, journal_options, open_cache, wire_output, wire_pair};
 use sluice_base::{
     Ino, ManualClock, Seq, SessionId, Timestamp,
     crc::segment_crc,
@@ -22,6 +22,7 @@ use sluice_object::{
 };
 use sluice_store::{SegmentSum, SlotLocation};
 use sluice_vfs::DataNote;
+use sluice_wire::{Payload, PushNumber, RefusalCode, RequestId, Welcome};
 use std::{path::Path, sync::Arc, time::Duration};
 
 /// Target, name and bytes of every seed.
@@ -41,6 +42,7 @@ pub fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     add("object_tail", tails());
     add("slot_table", vec![("clean_and_dirty", slots())]);
     add("fuse_request", requests());
+    add("wire_frames", frames());
     let text = |name, text: &str| (name, text.as_bytes().to_vec());
     add(
         "store_url",
@@ -244,4 +246,37 @@ fn requests() -> Vec<(&'static str, Vec<u8>)> {
         ("copy_file_range", request(47, &[&[0; 56]])),
         ("statx", request(52, &[&[0; 24]])),
     ]
+}
+
+/// What each side says to open a connection, and then: every kind of frame.
+fn frames() -> Vec<(&'static str, Vec<u8>)> {
+    let body = |bytes: &'static [u8]| Payload::from(bytes);
+    let (mut initiator, mut acceptor) = wire_pair(false);
+    let (_, mut refuser) = wire_pair(false);
+    let hello = wire_output(&mut initiator);
+    acceptor.handle_input(Duration::ZERO, &hello).expect("a hello");
+    refuser.handle_input(Duration::ZERO, &hello).expect("a hello");
+    acceptor.accept(Welcome { volume: VOLUME, session: None, name: "b".into() });
+    refuser.refuse(RefusalCode::Busy, "later");
+    let (welcome, refused) = (wire_output(&mut acceptor), wire_output(&mut refuser));
+    initiator.handle_input(Duration::ZERO, &welcome).expect("a welcome");
+
+    let first = initiator.request(Duration::ZERO, 7, &body(b"arguments"), None).expect("room");
+    let second = initiator.request(Duration::ZERO, 8, &body(b"data").unchecked(), Some(Duration::from_secs(3)));
+    acceptor.handle_input(Duration::ZERO, &wire_output(&mut initiator)).expect("two requests");
+    acceptor.push(&body(b"forget")).expect("room");
+    acceptor.reply(first, &body(b"answer"));
+    acceptor.fail(second.expect("room"), 5, "no");
+    acceptor.request(Duration::ZERO, 9, &body(b""), None).expect("room");
+    let answers = wire_output(&mut acceptor);
+    initiator.handle_input(Duration::ZERO, &answers).expect("an answer of each kind");
+    initiator.ack_push(PushNumber(1));
+    initiator.reply(RequestId(1), &body(b"asked back"));
+    let third = initiator.request(Duration::ZERO, 7, &body(b"x"), None).expect("room");
+    initiator.cancel(third);
+    initiator.handle_timeout(Duration::from_secs(5));
+    initiator.close("the end");
+    let end = wire_output(&mut initiator);
+    acceptor.handle_input(Duration::ZERO, &end).expect_err("a farewell");
+    vec![("hello", hello), ("welcome", welcome), ("refused", refused), ("answers", answers), ("end", end)]
 }
