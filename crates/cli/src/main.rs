@@ -10,13 +10,17 @@ mod format;
 mod fsck;
 mod gc;
 mod lock;
+mod mount;
 mod mounts;
 mod output;
+mod running;
+mod serve;
 mod status;
 mod umount;
 mod units;
 mod up;
 mod volume;
+mod volume_rpc;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
@@ -38,6 +42,8 @@ struct Cli {
 #[derive(Subcommand)]
 enum Command {
     Up(up::UpArgs),
+    Serve(serve::ServeArgs),
+    Mount(mount::MountArgs),
     Umount(umount::UmountArgs),
     Status(status::StatusArgs),
     Format(format::FormatArgs),
@@ -50,6 +56,8 @@ fn main() -> ExitCode {
     output::start_logging();
     let result = match cli.command {
         Command::Up(args) => up::run(args),
+        Command::Serve(args) => serve::run(&args),
+        Command::Mount(args) => mount::run(&args),
         Command::Umount(args) => umount::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Format(args) => format::run(&args),

@@ -93,7 +93,14 @@ fn parse(line: &[u8]) -> Option<Found> {
         return None;
     }
     let source = unescape(fields.get(dash + 2)?);
-    let dir = source.strip_prefix(b"local:")?.to_vec();
+    let dir = match source.strip_prefix(b"local:") {
+        Some(dir) => dir.to_vec(),
+        // A mount of another host's volume: behind the server's name, where it keeps what is its own.
+        None => {
+            let rest = source.strip_prefix(b"sluice://")?;
+            rest.get(rest.iter().position(|byte| *byte == b'#')? + 1..)?.to_vec()
+        }
+    };
     let path = |bytes| PathBuf::from(OsString::from_vec(bytes));
     Some(Found { at: path(unescape(fields.get(4)?)), dir: path(dir) })
 }

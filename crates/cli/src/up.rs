@@ -1,6 +1,6 @@
 //! `sluice up`: a volume in one process: metadata, cache, journal and mount.
 
-mod place;
+pub mod place;
 mod serve;
 
 use crate::{detach, directory, units};
@@ -42,7 +42,7 @@ pub struct UpArgs {
 }
 
 /// Smallest journal: eight segments, so that most of it can be freed while the last one is written.
-const JOURNAL_BYTES_MIN: u64 = 16 << 20;
+pub const JOURNAL_BYTES_MIN: u64 = 16 << 20;
 
 pub fn run(args: UpArgs) -> anyhow::Result<ExitCode> {
     let dir = directory::volume_dir(&args.dir)?;

@@ -7,7 +7,7 @@ use crate::{
     output::{explained, note},
 };
 use anyhow::{Context, anyhow, bail};
-use sluice_base::{Clock, Entropy, OsEntropy, Seq, SystemClock, VolumeId, disk::RealDisk};
+use sluice_base::{Clock, Entropy, ObjectId, OsEntropy, Seq, SystemClock, VolumeId, disk::RealDisk};
 use sluice_journal::{Committer, Journal, JournalError, JournalOptions, Syncable};
 use sluice_meta::{
     Caller, Namespace,
@@ -15,8 +15,14 @@ use sluice_meta::{
 };
 use sluice_object::{AwsSettings, Store, StoreError, StoreOptions, VOLUME_MARKER};
 use sluice_store::{Cache, CacheOptions};
-use sluice_vfs::{CacheSync, JournalLog, Recovered, replay_data, replay_data_in_memory};
-use std::{fs, path::Path, sync::Arc, time::Duration};
+use sluice_vfs::{CacheSync, JournalLog, Recovered, Replay, unstored};
+use std::{
+    collections::HashSet,
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::Duration,
+};
 
 /// How a volume is opened.
 #[derive(Clone, Debug)]
@@ -25,13 +31,15 @@ pub struct OpenOptions {
     pub cache_bytes: u64,
     /// Room for the journal.
     pub journal_bytes: u64,
+    /// Where the cache is, when not in the volume's directory.
+    pub cache_dir: Option<PathBuf>,
     /// For a look at the metadata: data that is not stored yet stays where it is.
     pub metadata_only: bool,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        Self { cache_bytes: 10 << 30, journal_bytes: 1 << 30, metadata_only: false }
+        Self { cache_bytes: 10 << 30, journal_bytes: 1 << 30, cache_dir: None, metadata_only: false }
     }
 }
 
@@ -156,10 +164,61 @@ impl Volume {
             .ok_or_else(|| anyhow!("{} holds no volume; `sluice up` or `sluice format` makes one", dir.display()))?;
         let lock = VolumeLock::take(dir)?;
         let (id, clock): (_, Arc<dyn Clock>) = (config.id()?, Arc::new(SystemClock::default()));
+        let replayed = Replayed::open(dir, id, options, clock.clone(), |view| {
+            let names = Namespace::new(view.clone(), clock.clone());
+            Ok(unstored(&names)?)
+        })?;
+        let namespace = Arc::new(Namespace::new(replayed.store.clone(), clock.clone()));
+        let process = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+        namespace.format(Caller { uid: process.0, gid: process.1 })?;
+        let objects = Arc::new(open_store(&config, dir, false)?);
+        let Replayed { store: _, journal, committer, cache, cache_sync, recovered } = replayed;
+        let entropy = Arc::new(OsEntropy);
+        Ok(Self {
+            namespace,
+            journal,
+            committer,
+            cache,
+            cache_sync,
+            store: objects,
+            recovered,
+            clock,
+            entropy,
+            config,
+            lock,
+        })
+    }
+}
+
+/// What one writer keeps in a directory: tables, journal and cache, brought up to the end of the journal.
+pub struct Replayed {
+    /// Transactions over the tables and the journal.
+    pub store: Arc<MetaStore>,
+    /// The log.
+    pub journal: Arc<Journal>,
+    /// Syncs the log.
+    pub committer: Arc<Committer>,
+    /// The cache disk.
+    pub cache: Option<Arc<Cache>>,
+    /// Makes the cache disk durable.
+    pub cache_sync: Option<Arc<CacheSync>>,
+    /// What the journal held that is not stored yet.
+    pub recovered: Recovered,
+}
+
+impl Replayed {
+    /// Replays the journal in `dir` into the tables there; `wanted` tells from them which objects are not stored yet.
+    pub fn open(
+        dir: &Path,
+        id: VolumeId,
+        options: &OpenOptions,
+        clock: Arc<dyn Clock>,
+        wanted: impl FnOnce(&Arc<MetaStore>) -> anyhow::Result<HashSet<ObjectId>>,
+    ) -> anyhow::Result<Self> {
         let tables = LsmTables::open(&dir.join("meta/tables"), LsmOptions::default());
         let tables = Arc::new(tables.with_context(|| format!("opening the metadata of {}", dir.display()))?);
         let disk = Arc::new(RealDisk);
-        let cache = open_cache(dir, id, options, clock.clone())?;
+        let cache = open_cache(dir, id, options, clock)?;
 
         // First the metadata of every record, then, when it is known which objects are not stored yet, their data.
         let first_seq = Seq(tables.persisted().0 + 1);
@@ -176,11 +235,7 @@ impl Volume {
         drop(journal);
         let log = Arc::new(MemoryLog::default());
         let view = Arc::new(MetaStore::new(tables.clone(), log, found.last_seq, Options::default()));
-        let names = Namespace::new(view, clock.clone());
-        let mut data = match &cache {
-            Some(cache) => replay_data(&names, cache)?,
-            None => replay_data_in_memory(&names)?,
-        };
+        let mut data = Replay::new(wanted(&view)?, cache.as_deref());
         let mut restore = |seq, record: &[u8]| {
             let parsed = Record::parse(record);
             let parsed = parsed.map_err(|error| JournalError::Replay { seq, source: error.into() })?;
@@ -198,24 +253,7 @@ impl Volume {
         let committer = Committer::start(journal.clone(), also_sync, Duration::from_secs(1));
         let log = Arc::new(JournalLog::new(journal.clone(), committer.clone()));
         let store = Arc::new(MetaStore::new(tables, log, found.last_seq, Options::default()));
-        let namespace = Arc::new(Namespace::new(store, clock.clone()));
-        let process = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
-        namespace.format(Caller { uid: process.0, gid: process.1 })?;
-        let objects = Arc::new(open_store(&config, dir, false)?);
-        let entropy = Arc::new(OsEntropy);
-        Ok(Self {
-            namespace,
-            journal,
-            committer,
-            cache,
-            cache_sync,
-            store: objects,
-            recovered,
-            clock,
-            entropy,
-            config,
-            lock,
-        })
+        Ok(Self { store, journal, committer, cache, cache_sync, recovered })
     }
 }
 
@@ -249,7 +287,7 @@ fn open_cache(
     if options.cache_bytes == 0 {
         return Ok(None);
     }
-    let path = dir.join("cache");
+    let path = options.cache_dir.clone().unwrap_or_else(|| dir.join("cache"));
     fs::create_dir_all(&path).with_context(|| format!("making {}", path.display()))?;
     let capacity_bytes = options.cache_bytes;
     let cache = Cache::open(Arc::new(RealDisk), CacheOptions { dir: path.clone(), capacity_bytes, volume }, clock);

@@ -12,8 +12,11 @@ use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
 /// How long the kernel may believe names and attributes, and how much room statfs shows.
 pub struct ServeOptions {
-    /// The mount is the volume's only one, so everything that changes passes through it: an hour.
-    pub valid: Duration,
+    /// Of a mount that is the volume's only one everything that changes passes through it: an hour. Of others, what is left of the
+    /// lease.
+    pub valid: Box<dyn Fn() -> Duration + Send + Sync>,
+    /// Others mount the volume too: a close publishes what was written.
+    pub shared: bool,
     /// Bytes that may still be written, as far as anybody knows.
     pub available_bytes: Box<dyn Fn() -> u64 + Send + Sync>,
 }
@@ -75,7 +78,7 @@ impl VfsHandler {
             Operation::Lookup { name } => self.lookup(ino, name, reply),
             Operation::GetAttr { .. } => {
                 let attr = self.vfs.namespace().getattr(ino)?;
-                reply.attr(&to_wire(&attr), self.options.valid);
+                reply.attr(&to_wire(&attr), self.valid());
                 Ok(Answer::Done)
             }
             Operation::Read { fh, offset, size, .. } => self.read(HandleId(fh), offset, size as usize, reply),
@@ -109,8 +112,16 @@ impl VfsHandler {
                 self.vfs.release(HandleId(fh));
                 Ok(Answer::Done)
             }
-            Operation::Flush { .. } | Operation::Access { .. } => Ok(Answer::Done),
-            Operation::Fsync { .. } | Operation::FsyncDir { .. } | Operation::SyncFs => Ok(self.sync()),
+            Operation::Access { .. } => Ok(Answer::Done),
+            Operation::Flush { .. } => {
+                self.vfs.namespace().publish(ino)?;
+                Ok(Answer::Done)
+            }
+            Operation::Fsync { .. } => {
+                self.vfs.namespace().publish(ino)?;
+                Ok(self.sync())
+            }
+            Operation::FsyncDir { .. } | Operation::SyncFs => Ok(self.sync()),
             Operation::SetAttr(set) => self.set_attr(ino, set, reply),
             Operation::FAllocate { fh, offset, length, mode } => {
                 self.vfs.changed_by(HandleId(fh), caller)?;
@@ -219,8 +230,20 @@ impl VfsHandler {
         }
     }
 
+    /// FOPEN_NOFLUSH where close has nothing to publish: writes are acked by the journal as they come, and only pages of a
+    /// writable mapping, which needs a file open for both reading and writing (mmap(2)), may wait in the kernel.
+    fn on_close(&self, open_flags: u32) -> u32 {
+        let may_write =
+            if self.options.shared { open_flags & O_ACCMODE != 0 } else { open_flags & O_ACCMODE == O_RDWR };
+        if may_write { 0 } else { fopen::NOFLUSH }
+    }
+
+    fn valid(&self) -> Duration {
+        (self.options.valid)()
+    }
+
     fn entry(&self, attr: &meta::Attr) -> Entry {
-        let valid = self.options.valid;
+        let valid = self.valid();
         Entry { nodeid: attr.ino.0, generation: 0, attr: to_wire(attr), entry_valid: valid, attr_valid: valid }
     }
 
@@ -228,7 +251,7 @@ impl VfsHandler {
         match self.vfs.namespace().lookup(dir, name) {
             Ok(attr) => reply.entry(&self.entry(&attr)),
             // The kernel may remember that there is no such name: creating it passes through here as well.
-            Err(meta::Error::NotFound) => reply.no_entry(self.options.valid),
+            Err(meta::Error::NotFound) => reply.no_entry(self.valid()),
             Err(error) => return Err(error.into()),
         }
         Ok(Answer::Done)
@@ -263,7 +286,7 @@ impl VfsHandler {
     ) -> Outcome {
         match self.vfs.create(dir, name, mode, caller) {
             Ok((attr, opened)) => {
-                reply.created(&self.entry(&attr), opened.handle.0, fopen::KEEP_CACHE | flush_on_close(flags));
+                reply.created(&self.entry(&attr), opened.handle.0, fopen::KEEP_CACHE | self.on_close(flags));
                 Ok(Answer::Done)
             }
             // Somebody else made it since the kernel looked.
@@ -292,7 +315,7 @@ impl VfsHandler {
         }
         let opened = self.vfs.open(ino)?;
         let keep = if opened.keep_cache { fopen::KEEP_CACHE } else { 0 };
-        reply.opened(opened.handle.0, keep | flush_on_close(flags));
+        reply.opened(opened.handle.0, keep | self.on_close(flags));
         Ok(Answer::Done)
     }
 
@@ -367,7 +390,7 @@ impl VfsHandler {
             ctime: set.ctime,
             kill_suidgid: set.kill_suidgid,
         };
-        let valid = self.options.valid;
+        let valid = self.valid();
         let size = set.size;
         Ok(self.retry(
             reply,
@@ -445,12 +468,6 @@ impl VfsHandler {
             frsize: FRAGMENT as u32,
         })
     }
-}
-
-/// FOPEN_NOFLUSH where close has nothing to publish: writes are acked by the journal as they come, and only pages of a
-/// writable mapping, which needs a file open for both reading and writing (mmap(2)), may wait in the kernel.
-fn flush_on_close(open_flags: u32) -> u32 {
-    if open_flags & O_ACCMODE == O_RDWR { 0 } else { fopen::NOFLUSH }
 }
 
 /// A value, or its length when the caller asked for that (getxattr(2)).

@@ -53,6 +53,9 @@ pub enum Error {
     /// The session that the caller acts for has ended: its lease ran out, or somebody took it over.
     #[error("the session has ended")]
     Fenced,
+    /// The server failed, or its answer made no sense.
+    #[error("the metadata server: {0}")]
+    Server(String),
     /// A stored record does not parse.
     #[error("metadata damaged: {0}; run `sluice fsck`")]
     Corrupt(String),

@@ -3,7 +3,7 @@
 use crate::{Vfs, away::from_task, error::errno, read::segments};
 use bytes::Bytes;
 use parking_lot::Mutex;
-use sluice_base::{Errno, ObjectId, limits::SEGMENT_BYTES};
+use sluice_base::{Errno, ObjectId, SessionId, limits::SEGMENT_BYTES};
 use sluice_meta::{
     extent::Place,
     records::{ObjectRecord, ObjectState},
@@ -69,7 +69,10 @@ impl Vfs {
         {
             return Ok(());
         }
-        let record = self.stored_record(place.object)?;
+        let record = self.record(place.object)?;
+        if matches!(record.state, ObjectState::Open | ObjectState::Sealed) {
+            return self.fetch_unstored(place, record.session, part).await;
+        }
         let wanted = segments(place.offset, part.len());
         let again = self.fetches.missed_again(place.object, self.parts.clock.monotonic());
         let range = if whole || again { 0..record.segments } else { wanted.clone() };
@@ -88,16 +91,33 @@ impl Vfs {
         })
     }
 
-    fn stored_record(&self, object: ObjectId) -> Result<ObjectRecord, Errno> {
-        let record =
-            from_task(|| self.namespace().object(object)).map_err(|error| errno(&error))?.ok_or(Errno::ENOENT)?;
-        match record.state {
-            ObjectState::Stored | ObjectState::Tombstone => Ok(record),
-            ObjectState::Open | ObjectState::Sealed => {
-                tracing::error!(%object, session = %record.session, "bytes that were never stored are damaged or gone");
-                Err(Errno::EIO)
+    fn record(&self, object: ObjectId) -> Result<ObjectRecord, Errno> {
+        from_task(|| self.namespace().object(object)).map_err(|error| errno(&error))?.ok_or(Errno::ENOENT)
+    }
+
+    /// From the mount that wrote them. Nothing is cached: the last segment may still grow.
+    async fn fetch_unstored(&self, place: Place, session: SessionId, part: &mut [u8]) -> Result<(), Errno> {
+        let object = place.object;
+        let Some(others) = self.parts.others.as_ref().filter(|_| session != self.parts.session) else {
+            tracing::error!(%object, %session, "bytes that were never stored are damaged or gone");
+            return Err(Errno::EIO);
+        };
+        let wanted = segments(place.offset, part.len());
+        let pieces = others.segments(session, object, wanted.clone()).await?;
+        let mut found = vec![Bytes::new(); wanted.len()];
+        for piece in pieces {
+            if !piece.is_sound(object) {
+                tracing::error!(%object, %session, "a segment from its writer is damaged");
+                return Err(Errno::EIO);
+            }
+            if let Some(place) = piece.index.checked_sub(wanted.start).and_then(|at| found.get_mut(at as usize)) {
+                *place = piece.bytes;
             }
         }
+        copy_out(&found, wanted.start, place.offset, part).ok_or_else(|| {
+            tracing::error!(%object, %session, "the writer of an object lacks bytes that an extent needs");
+            Errno::EIO
+        })
     }
 
     /// Fetches a run of segments and fills the cache with them.

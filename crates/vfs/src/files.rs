@@ -9,7 +9,10 @@ use sluice_meta::{
 };
 use std::{
     collections::HashMap,
-    sync::{Arc, atomic::AtomicU64},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
 };
 use tokio::sync::Notify;
 
@@ -50,6 +53,20 @@ pub struct FileState {
     pub data: RwLock<FileData>,
     /// Where the last read ended, to tell sequential readers.
     pub read_end: AtomicU64,
+    /// Somebody else changed the file since its data was loaded.
+    stale: AtomicBool,
+}
+
+impl FileState {
+    /// Forgets what was loaded, if somebody else changed it. To be called before the data is locked: that it was loaded stands
+    /// for any moment since the call.
+    pub fn refresh(&self) {
+        if self.stale.swap(false, Ordering::AcqRel) {
+            let mut data = self.data.write();
+            data.shape = None;
+            data.extents.forget();
+        }
+    }
 }
 
 struct Entry {
@@ -63,7 +80,8 @@ struct Entry {
 
 impl Entry {
     fn new(ino: Ino) -> Self {
-        let file = FileState { ino, data: RwLock::default(), read_end: AtomicU64::new(0) };
+        let file =
+            FileState { ino, data: RwLock::default(), read_end: AtomicU64::new(0), stale: AtomicBool::new(false) };
         Self { file: Arc::new(file), uses: 0, orphaned: false, forgotten: false }
     }
 
@@ -133,6 +151,19 @@ impl Files {
     /// The inode lost its last name, or was made without one.
     pub fn orphaned(&self, ino: Ino) {
         self.shard(ino).lock().entry(ino).or_insert_with(|| Entry::new(ino)).orphaned = true;
+    }
+
+    /// Somebody else changed the file.
+    pub fn changed(&self, ino: Ino) {
+        if let Some(entry) = self.shard(ino).lock().get(&ino) {
+            entry.file.stale.store(true, Ordering::Release);
+        }
+    }
+
+    /// Somebody else may have changed any file.
+    pub fn all_changed(&self) {
+        let stale = |entry: &Entry| entry.file.stale.store(true, Ordering::Release);
+        self.shards.iter().for_each(|shard| shard.lock().values().for_each(stale));
     }
 
     /// The inode got a name again.

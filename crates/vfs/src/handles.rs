@@ -84,8 +84,11 @@ impl Vfs {
     /// Opens a file for which permissions were checked.
     pub fn open(&self, ino: Ino) -> Result<Opened, Failure> {
         let file = self.files.acquire(ino);
-        match self.namespace().getattr(ino) {
-            Ok(attr) => Ok(self.opened(file, &attr)),
+        match self.namespace().open(ino) {
+            Ok((attr, unchanged)) => {
+                let opened = self.opened(file, &attr);
+                Ok(Opened { keep_cache: opened.keep_cache && unchanged, ..opened })
+            }
             Err(error) => {
                 self.files.release(ino);
                 Err(error.into())

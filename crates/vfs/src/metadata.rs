@@ -15,6 +15,9 @@ use std::ops::{ControlFlow, Range};
 pub trait Metadata: Send + Sync {
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Attr>;
     fn getattr(&self, ino: Ino) -> Result<Attr>;
+    /// The attributes, and whether nobody else has changed the file since it was opened here before. From here on the inode
+    /// lives, with or without a name, until [`Metadata::forgotten`] or [`Metadata::reclaim`].
+    fn open(&self, ino: Ino) -> Result<(Attr, bool)>;
     fn setattr(&self, ino: Ino, set: &SetAttributes) -> Result<Attr>;
     fn update_atime(&self, ino: Ino) -> Result<()>;
 
@@ -28,6 +31,8 @@ pub trait Metadata: Send + Sync {
     fn readlink(&self, ino: Ino) -> Result<Vec<u8>>;
     /// This mount no longer uses these orphans.
     fn reclaim(&self, orphans: &[Ino]) -> Result<()>;
+    /// The kernel of this mount knows the inode no more.
+    fn forgotten(&self, ino: Ino);
     /// Orphans that nobody uses any more.
     fn orphans(&self) -> Result<Vec<Ino>>;
 
@@ -53,6 +58,8 @@ pub trait Metadata: Send + Sync {
     fn load_extents(&self, ino: Ino, extents: &mut FileExtents, range: Range<u64>) -> Result<()>;
     /// On return the change survives this process.
     fn change_data(&self, ino: Ino, extents: &mut FileExtents, change: &DataChange<'_>) -> Result<Attr>;
+    /// On return every mount sees the changes of a file.
+    fn publish(&self, ino: Ino) -> Result<()>;
 
     fn object(&self, id: ObjectId) -> Result<Option<ObjectRecord>>;
     fn object_stored(&self, id: ObjectId, segments: u32, bytes: u64) -> Result<()>;
@@ -73,6 +80,9 @@ impl Metadata for Namespace {
     }
     fn getattr(&self, ino: Ino) -> Result<Attr> {
         self.getattr(ino)
+    }
+    fn open(&self, ino: Ino) -> Result<(Attr, bool)> {
+        Ok((self.getattr(ino)?, true))
     }
     fn setattr(&self, ino: Ino, set: &SetAttributes) -> Result<Attr> {
         Ok(self.setattr(ino, set)?.value)
@@ -105,6 +115,7 @@ impl Metadata for Namespace {
     fn reclaim(&self, orphans: &[Ino]) -> Result<()> {
         self.reclaim(orphans)
     }
+    fn forgotten(&self, _ino: Ino) {}
     fn orphans(&self) -> Result<Vec<Ino>> {
         self.orphans()
     }
@@ -153,6 +164,10 @@ impl Metadata for Namespace {
     }
     fn change_data(&self, ino: Ino, extents: &mut FileExtents, change: &DataChange<'_>) -> Result<Attr> {
         Ok(self.change_data(ino, extents, change)?.value)
+    }
+    /// It has seen them as they were acked.
+    fn publish(&self, _ino: Ino) -> Result<()> {
+        Ok(())
     }
 
     fn object(&self, id: ObjectId) -> Result<Option<ObjectRecord>> {

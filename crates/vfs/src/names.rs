@@ -1,6 +1,6 @@
 //! Operations on names that concern open files too: what is unlinked while in use lives until its last user goes.
 
-use crate::{Failure, Opened, Vfs};
+use crate::{Failure, Opened, Vfs, waiting};
 use sluice_base::Ino;
 use sluice_meta::{Attr, Caller, NewNode, RenameMode, Unlinked};
 use std::{sync::Weak, time::Duration};
@@ -69,6 +69,7 @@ impl Vfs {
     /// The front end gave back its last reference to an inode's number.
     pub fn forget(&self, ino: Ino) {
         self.files.forget(ino);
+        self.namespace().forgotten(ino);
     }
 }
 
@@ -79,7 +80,7 @@ pub(crate) async fn reclaim(vfs: Weak<Vfs>, mut left: Vec<Ino>) {
         left.extend(alive.files.take_orphans());
         let work = std::mem::take(&mut left);
         let runner = alive.clone();
-        let _ = tokio::task::spawn_blocking(move || reclaim_all(&runner, &work)).await;
+        let _ = tokio::task::spawn_blocking(move || waiting(|| reclaim_all(&runner, &work))).await;
         // Held across the wait: `Vfs::stop` aborts this task when the volume goes.
         alive.files.orphan_left.notified().await;
         // Where one file goes, more do: removed together they cost a fraction.

@@ -146,6 +146,7 @@ impl Vfs {
 
     /// What [offset, offset + buf.len()) of a file is made of; an inline body is copied at once.
     fn locate(&self, file: &FileState, offset: u64, buf: &mut [u8]) -> Result<Located, Failure> {
+        file.refresh();
         let data = file.data.upgradable_read();
         let loaded = |data: &FileData, shape: &Shape, range: &Range<u64>| {
             !shape.extents || spans(range).all(|s| data.extents.has(s))

@@ -42,26 +42,22 @@ enum Found {
     Memory(Memory),
 }
 
-/// Begins to restore the data of the objects that the metadata calls not stored.
-pub fn replay_data<'a>(namespace: &Namespace, cache: &'a Cache) -> sluice_meta::Result<Replay<'a>> {
-    Replay::begin(namespace, Some(cache))
-}
-
-/// As [`replay_data`], for a volume without a cache disk.
-pub fn replay_data_in_memory(namespace: &Namespace) -> sluice_meta::Result<Replay<'static>> {
-    Replay::begin(namespace, None)
+/// The objects that the metadata calls not stored.
+pub fn unstored(namespace: &Namespace) -> sluice_meta::Result<HashSet<ObjectId>> {
+    let mut wanted = HashSet::new();
+    namespace.objects(&mut |id, record| {
+        if matches!(record.state, ObjectState::Open | ObjectState::Sealed) && record.live_bytes > 0 {
+            wanted.insert(id);
+        }
+        ControlFlow::Continue(())
+    })?;
+    Ok(wanted)
 }
 
 impl<'a> Replay<'a> {
-    fn begin(namespace: &Namespace, cache: Option<&'a Cache>) -> sluice_meta::Result<Self> {
-        let mut wanted = HashSet::new();
-        namespace.objects(&mut |id, record| {
-            if matches!(record.state, ObjectState::Open | ObjectState::Sealed) && record.live_bytes > 0 {
-                wanted.insert(id);
-            }
-            ControlFlow::Continue(())
-        })?;
-        Ok(Self { cache, wanted, bodies: BTreeMap::new(), found: Recovered::default() })
+    /// Begins to restore the data of the objects `wanted`; without `cache`, to memory.
+    pub fn new(wanted: HashSet<ObjectId>, cache: Option<&'a Cache>) -> Self {
+        Self { cache, wanted, bodies: BTreeMap::new(), found: Recovered::default() }
     }
 
     /// One attachment of a log record, in order.

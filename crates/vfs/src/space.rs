@@ -46,6 +46,7 @@ impl Vfs {
             _ => return Err(Errno::EOPNOTSUPP.into()),
         };
         let open = self.file(handle)?;
+        open.file.refresh();
         let mut data = open.file.data.write();
         let shape = self.shape(open.file.ino, &mut data)?;
         let size = if how & mode::KEEP_SIZE == 0 { SizeChange::AtLeast(end) } else { SizeChange::Keep };
@@ -79,6 +80,7 @@ impl Vfs {
     /// lseek(2) with SEEK_DATA or SEEK_HOLE; the end of the file counts as a hole.
     pub fn seek(&self, handle: HandleId, offset: u64, what: SeekFrom) -> Result<u64, Failure> {
         let open = self.file(handle)?;
+        open.file.refresh();
         let mut data = open.file.data.write();
         let shape = self.shape(open.file.ino, &mut data)?;
         if offset >= shape.size {
@@ -127,6 +129,8 @@ impl Vfs {
     /// copy_file_range(2) as a clone: the target's extents point to the same objects, no byte moves. Returns the bytes copied.
     pub fn copy_range(&self, from: (HandleId, u64), to: (HandleId, u64), len: u64) -> Result<u64, Failure> {
         let (source, target) = (self.file(from.0)?.file.clone(), self.file(to.0)?.file.clone());
+        source.refresh();
+        target.refresh();
         let end = to.1.checked_add(len.min(COPY_MAX)).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Errno::EFBIG)?;
         if source.ino == target.ino {
             let mut data = target.data.write();

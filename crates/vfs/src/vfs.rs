@@ -1,7 +1,7 @@
 //! The parts joined, and the work that goes on in the background.
 
 use crate::{
-    Failure, Metadata, dirty::Dirty, fetch::Fetches, files::Files, handles::Handles, status::Counters, upload,
+    Failure, Metadata, Others, dirty::Dirty, fetch::Fetches, files::Files, handles::Handles, status::Counters, upload,
 };
 use futures::FutureExt;
 use parking_lot::Mutex;
@@ -36,11 +36,13 @@ pub struct Settings {
     pub uploads: usize,
     /// Objects fetched ahead of a sequential reader, over all readers: 4 MiB of memory each.
     pub prefetches: usize,
+    /// Orphans of earlier runs are nobody's: whoever may use them comes through this process.
+    pub reclaim_orphans: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { upload_delay: Duration::from_secs(2), uploads: 4, prefetches: 8 }
+        Self { upload_delay: Duration::from_secs(2), uploads: 4, prefetches: 8, reclaim_orphans: true }
     }
 }
 
@@ -62,6 +64,8 @@ pub struct Parts {
     pub entropy: Arc<dyn Entropy>,
     /// Who writes.
     pub session: SessionId,
+    /// Who has what is not stored yet and not here, where there may be somebody.
+    pub others: Option<Arc<dyn Others>>,
     /// Where what must wait runs.
     pub runtime: Handle,
 }
@@ -113,7 +117,8 @@ impl Vfs {
             settings,
         });
         // Before anybody can make new ones that are in use.
-        let left = vfs.namespace().orphans().unwrap_or_else(|error| {
+        let found = if vfs.settings.reclaim_orphans { vfs.namespace().orphans() } else { Ok(Vec::new()) };
+        let left = found.unwrap_or_else(|error| {
             tracing::error!(%error, "orphans of earlier runs were not found");
             Vec::new()
         });

@@ -64,6 +64,7 @@ impl Vfs {
         if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
             return Err(Errno::EFBIG.into());
         }
+        file.refresh();
         let mut data = file.data.write();
         for (index, piece) in bytes.chunks(RECORD_DATA_MAX).enumerate() {
             let offset = offset + (index * RECORD_DATA_MAX) as u64;

@@ -62,8 +62,8 @@ impl Drop for Socket {
 #[derive(Clone)]
 pub struct Server {
     pub vfs: Arc<Vfs>,
-    pub mount: Arc<Session>,
-    pub mountpoint: PathBuf,
+    /// The mount and where it is; `None` where the volume is served to others.
+    pub mount: Option<(Arc<Session>, PathBuf)>,
     pub dir: PathBuf,
     pub config: VolumeConfig,
 }
@@ -114,7 +114,12 @@ impl Server {
         keep: mpsc::Sender<UnixStream>,
     ) -> anyhow::Result<()> {
         match ask {
-            Ask::Status => tell(&mut stream, &Told::Status { status: self.status() }).await,
+            Ask::Status => {
+                // The numbers of the volume may be with a server.
+                let server = self.clone();
+                let status = tokio::task::spawn_blocking(move || sluice_vfs::waiting(|| server.status())).await?;
+                tell(&mut stream, &Told::Status { status }).await
+            }
             Ask::Umount { lazy } => {
                 // The system call waits for whatever the kernel has to say to us first.
                 let server = self.clone();
@@ -145,7 +150,7 @@ impl Server {
 
     /// Why it takes long, when it does.
     fn trouble(&self, stalled_tells: u32) -> Option<String> {
-        if !self.mount.is_over() {
+        if self.mount.as_ref().is_some_and(|(mount, _)| !mount.is_over()) {
             return (stalled_tells > 1).then(|| "programs have files open".into());
         }
         if stalled_tells < STALLED_TELLS {
@@ -163,11 +168,14 @@ impl Server {
     }
 
     fn unmount(&self, lazy: bool) -> anyhow::Result<()> {
-        if !self.is_attached() {
+        let Some((mount, mountpoint)) = &self.mount else {
+            bail!("{} is served, not mounted here: end its process with SIGTERM", self.dir.display());
+        };
+        if !self.is_attached(mountpoint) {
             // Gone already; what is mounted there now, if anything, is another mount.
             return Ok(());
         }
-        match self.mount.unmount(lazy) {
+        match mount.unmount(lazy) {
             Err(MountError::Busy(path)) => bail!(
                 "{} is busy: end the programs that use it, or `sluice umount --lazy {}`",
                 path.display(),
@@ -177,12 +185,13 @@ impl Server {
         }
     }
 
-    fn is_attached(&self) -> bool {
-        mounts::at(&self.mountpoint).is_some_and(|found| found.dir == self.dir)
+    fn is_attached(&self, mountpoint: &Path) -> bool {
+        mounts::at(mountpoint).is_some_and(|found| found.dir == self.dir)
     }
 
     fn state(&self) -> &'static str {
-        match (self.mount.is_over(), self.is_attached()) {
+        let Some((mount, mountpoint)) = &self.mount else { return "serving" };
+        match (mount.is_over(), self.is_attached(mountpoint)) {
             (true, _) => "draining",
             (false, true) => "mounted",
             (false, false) => "unmounting",
@@ -190,15 +199,16 @@ impl Server {
     }
 
     fn status(&self) -> serde_json::Value {
-        let counts = self.mount.counts();
+        let counts = self.mount.as_ref().map(|(mount, _)| format!("{:?}", mount.counts()));
+        let mountpoint = self.mount.as_ref().map(|(_, at)| at.to_string_lossy());
         json!({
             "volume": self.config.id,
             "store": self.config.store,
-            "mountpoint": self.mountpoint.to_string_lossy(),
+            "mountpoint": mountpoint,
             "pid": std::process::id(),
             "running": true,
             "state": self.state(),
-            "requests": format!("{counts:?}"),
+            "requests": counts,
             "last_warning": output::last_warning(),
             "numbers": self.vfs.status().ok(),
         })

@@ -33,7 +33,12 @@ fn journal_bytes(dir: &Path) -> u64 {
 /// Opens the volume without its cache, with its lock held. A damaged journal is a finding, as is a missing one; `repair` cuts
 /// it at the damage, or begins an empty one. `None` when it stays as it is.
 pub fn open_for_repair(dir: &Path, repair: bool, items: &mut Vec<Item>) -> anyhow::Result<Option<Volume>> {
-    let options = OpenOptions { cache_bytes: 0, journal_bytes: journal_bytes(dir), metadata_only: true };
+    let options = OpenOptions {
+        cache_bytes: 0,
+        journal_bytes: journal_bytes(dir),
+        metadata_only: true,
+        ..OpenOptions::default()
+    };
     let error = match Volume::open(dir, &options) {
         Ok(volume) => return Ok(Some(volume)),
         Err(error) if is_corrupt_journal(&error) || is_missing_journal(&error) => error,
@@ -111,7 +116,7 @@ fn set_aside(dir: &Path) -> anyhow::Result<std::path::PathBuf> {
 pub fn unstored(dir: &Path) -> anyhow::Result<Option<Item>> {
     let cache_bytes = bytes_in(&dir.join("cache")).max(CACHE_BYTES);
     let volume =
-        Volume::open(dir, &OpenOptions { cache_bytes, journal_bytes: journal_bytes(dir), metadata_only: false })?;
+        Volume::open(dir, &OpenOptions { cache_bytes, journal_bytes: journal_bytes(dir), ..OpenOptions::default() })?;
     let damaged = volume.recovered.damaged_segments;
     Ok((damaged > 0).then(|| {
         let text = format!(

@@ -11,9 +11,7 @@ use sluice_meta::{
 };
 use sluice_object::{FaultyBackend, MemoryBackend, Store, StoreOptions};
 use sluice_store::{Cache, CacheOptions, SLOT_BYTES};
-use sluice_vfs::{
-    CacheSync, Failure, HandleId, JournalLog, Parts, Read, Recovered, Settings, Vfs, replay_data, replay_data_in_memory,
-};
+use sluice_vfs::{CacheSync, Failure, HandleId, JournalLog, Parts, Read, Recovered, Replay, Settings, Vfs, unstored};
 use std::{path::Path, sync::Arc, time::Duration};
 use tokio::runtime::Runtime;
 
@@ -92,11 +90,7 @@ impl World {
         let log = Arc::new(MemoryLog::default());
         let view = Arc::new(MetaStore::new(tables.clone(), log, found.last_seq, Options::default()));
         let view = Namespace::new(view, clock.clone());
-        let data = match &cache {
-            Some(cache) => replay_data(&view, cache),
-            None => replay_data_in_memory(&view),
-        };
-        let mut data = data.unwrap();
+        let mut data = Replay::new(unstored(&view).unwrap(), cache.as_deref());
         let mut restore = |seq, record: &[u8]| {
             let record = Record::parse(record).unwrap();
             record.attachments().iter().for_each(|(header, bytes)| data.attachment(seq, header, bytes));
@@ -127,6 +121,7 @@ impl World {
             clock: self.clock.clone(),
             entropy,
             session,
+            others: None,
             runtime: runtime.handle().clone(),
         };
         let damaged = recovered.damaged_segments;

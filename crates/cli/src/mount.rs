@@ -1,0 +1,295 @@
+//! `sluice mount`: a volume that another host serves.
+
+mod link;
+
+use crate::{
+    config::VolumeConfig,
+    control::{Server, Socket},
+    detach::{self, Detaching},
+    lock::VolumeLock,
+    output::note,
+    running::{Running, available, until_the_end},
+    units, up,
+    volume::{self, OpenOptions, Replayed},
+    volume_rpc,
+};
+use anyhow::{Context, anyhow, bail};
+use clap::builder::ValueParser;
+use link::{Callbacks, NetLink, Peers};
+use sluice_base::{Clock, OsEntropy, SystemClock, crc::crc32c};
+use sluice_fuse::ServeOptions;
+use sluice_net::{Client, ClientOptions};
+use sluice_vfs::{
+    Parts, Settings,
+    remote::{self, Remote},
+};
+use sluice_wire::{Hello, LaneClass, PeerKind};
+use std::{
+    env, fs,
+    net::SocketAddr,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
+use tokio::runtime::Runtime;
+
+/// Mount a volume that `sluice serve` offers
+///
+/// What a call returned success for is in this host's journal; what was closed or synced is seen by every other mount. The
+/// journal and the cache are directories of this host, each for one mount.
+///
+/// Objects are read from and written to the volume's store by this host itself: it needs the same credentials as the server.
+///
+/// Example: sluice mount sluice://10.0.0.5:7700 ~/mnt -d
+#[derive(clap::Args)]
+pub struct MountArgs {
+    /// The volume's server: sluice://HOST:PORT
+    #[arg(value_name = "META")]
+    pub meta: String,
+    /// An empty directory to mount at
+    pub mountpoint: PathBuf,
+    /// Return once the volume is mounted
+    #[arg(short = 'd', long)]
+    pub detach: bool,
+    /// Where objects are cached and how much, as in /ssd/cache:100G, or none; default: beside the journal, 10G
+    #[arg(long, value_name = "DIR:SIZE|none")]
+    pub cache: Option<String>,
+    /// Where this mount's journal is and how large it is, as in /ssd/journal:4G; default: in the user's cache directory, 1G
+    #[arg(long, value_name = "DIR:SIZE")]
+    pub journal: Option<String>,
+    /// How long an object waits for more data before it is uploaded
+    #[arg(long, default_value = "2s", value_name = "TIME", value_parser = ValueParser::new(units::parse_time))]
+    pub upload_delay: Duration,
+}
+
+/// Time for the server to answer before a mount gives up its start.
+const START_TIME: Duration = Duration::from_secs(10);
+/// How often what nobody waits for is done, and the lease is renewed: a third of it would do.
+const KEEP_INTERVAL: Duration = Duration::from_secs(1);
+/// Threads that wait for the server at once.
+const WAITING_MAX: usize = 128;
+
+/// Where a mount keeps what is its own.
+struct Place {
+    state: PathBuf,
+    journal_bytes: u64,
+    cache: Option<PathBuf>,
+    cache_bytes: u64,
+}
+
+pub fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
+    let mountpoint = up::place::check(&args.mountpoint)?;
+    let place = place(args, &mountpoint)?;
+    if args.detach && !detach::is_child() {
+        fs::create_dir_all(&place.state).with_context(|| format!("making {}", place.state.display()))?;
+        return detach::run_detached(&place.state.join("log"));
+    }
+    up::place::check_device()?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .max_blocking_threads(WAITING_MAX)
+        .thread_name("sluice-io")
+        .enable_all()
+        .build()?;
+    let result = mount(args, &place, &mountpoint, &runtime);
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    result
+}
+
+/// `DIR:SIZE`.
+fn sized(text: &str, option: &str) -> anyhow::Result<(PathBuf, u64)> {
+    let parsed = text.rsplit_once(':').filter(|(dir, _)| !dir.is_empty());
+    let (dir, size) = parsed.ok_or_else(|| anyhow!("{option} is DIR:SIZE, as in /ssd/sluice:10G, not `{text}`"))?;
+    let size = units::parse_size(size).map_err(|error| anyhow!("{option} {text}: {error}"))?;
+    Ok((std::path::absolute(dir).with_context(|| format!("the path `{dir}`"))?, size))
+}
+
+fn place(args: &MountArgs, mountpoint: &Path) -> anyhow::Result<Place> {
+    let (state, journal_bytes) = match &args.journal {
+        Some(text) => sized(text, "--journal")?,
+        None => (default_state(&args.meta, mountpoint)?, 1 << 30),
+    };
+    if journal_bytes < up::JOURNAL_BYTES_MIN {
+        bail!("--journal is at least {}", units::show_size(up::JOURNAL_BYTES_MIN));
+    }
+    let (cache, cache_bytes) = match args.cache.as_deref() {
+        None => (None, 10 << 30),
+        Some("none") => (None, 0),
+        Some(text) => sized(text, "--cache").map(|(dir, bytes)| (Some(dir), bytes))?,
+    };
+    Ok(Place { state, journal_bytes, cache, cache_bytes })
+}
+
+/// A directory of this server and mount point alone.
+fn default_state(meta: &str, mountpoint: &Path) -> anyhow::Result<PathBuf> {
+    let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    let base = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
+    let base = base.ok_or_else(|| anyhow!("neither XDG_CACHE_HOME nor HOME is set: say --journal DIR:SIZE"))?;
+    let name = format!("{meta} {}", mountpoint.display());
+    let last = mountpoint.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    Ok(base.join("sluice").join(format!("{last}-{:08x}", crc32c(name.as_bytes()))))
+}
+
+async fn addresses(meta: &str) -> anyhow::Result<Vec<SocketAddr>> {
+    let host = meta.strip_prefix("sluice://").filter(|host| !host.is_empty());
+    let host = host.ok_or_else(|| anyhow!("`{meta}` names no server: write sluice://HOST:PORT"))?;
+    let found = tokio::net::lookup_host(host).await;
+    let found: Vec<_> = found.with_context(|| format!("looking up `{host}`; write sluice://HOST:PORT"))?.collect();
+    if found.is_empty() {
+        bail!("`{host}` has no address");
+    }
+    Ok(found)
+}
+
+fn mount(args: &MountArgs, place: &Place, mountpoint: &Path, runtime: &Runtime) -> anyhow::Result<ExitCode> {
+    let dir = &place.state;
+    fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+    let lock = VolumeLock::take(dir)?;
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+    let callbacks = Arc::new(Callbacks::default());
+    let client = runtime.block_on(connect(args, mountpoint, &callbacks, &clock))?;
+    let client = Arc::new(client);
+    let config = runtime.block_on(told_config(&client, &args.meta))?;
+    remember(dir, &config)?;
+    runtime.block_on(volume::check_store(&config, dir))?;
+
+    let options = OpenOptions {
+        cache_bytes: place.cache_bytes,
+        journal_bytes: place.journal_bytes,
+        cache_dir: place.cache.clone(),
+        metadata_only: false,
+    };
+    let replayed = Replayed::open(dir, config.id()?, &options, clock.clone(), |own| Ok(remote::unstored(own)?))?;
+    let link = Arc::new(NetLink::new(client.clone(), runtime.handle().clone()));
+    let name = format!("{}:{}", hostname(), mountpoint.display());
+    let session = remote::take_up(&*link, &replayed.store, name.as_bytes())?;
+    let id = session.id;
+    let metadata = Arc::new(Remote::new(link, session, replayed.store.clone(), clock.clone())?);
+    let parts = Parts {
+        namespace: metadata.clone(),
+        journal: replayed.journal.clone(),
+        committer: replayed.committer.clone(),
+        cache: replayed.cache.clone(),
+        store: Arc::new(volume::open_store(&config, dir, false)?),
+        clock,
+        entropy: Arc::new(OsEntropy),
+        session: id,
+        others: Some(Arc::new(Peers(client.clone()))),
+        runtime: runtime.handle().clone(),
+    };
+    let settings = Settings { upload_delay: args.upload_delay, ..Settings::default() };
+    let Replayed { store: own, cache_sync, recovered, .. } = replayed;
+    let running = Running::start(parts, settings, recovered, own, cache_sync, lock)?;
+    serve(args, dir, mountpoint, runtime, &config, running, &metadata, &callbacks)
+}
+
+#[allow(clippy::too_many_arguments, reason = "the parts of one mount")]
+fn serve(
+    args: &MountArgs,
+    dir: &Path,
+    mountpoint: &Path,
+    runtime: &Runtime,
+    config: &VolumeConfig,
+    running: Running,
+    metadata: &Arc<Remote>,
+    callbacks: &Arc<Callbacks>,
+) -> anyhow::Result<ExitCode> {
+    let socket = Socket::bind(dir)?;
+    let detaching = if args.detach { Some(Detaching::prepare()?) } else { None };
+    let leased = metadata.clone();
+    let options = ServeOptions {
+        valid: Box::new(move || leased.valid()),
+        shared: true,
+        available_bytes: available(config, dir)?,
+    };
+    let source = format!("{}#{}", args.meta, dir.display());
+    let result = running.mount(source, options, mountpoint, runtime).and_then(|(mount, has_ended)| {
+        callbacks.start(metadata, &running.vfs, mount.notifier(), runtime.handle().clone());
+        let keeping = runtime.spawn(keep(metadata.clone()));
+        let server = Server {
+            vfs: running.vfs.clone(),
+            mount: Some((mount.clone(), mountpoint.to_path_buf())),
+            dir: dir.to_path_buf(),
+            config: config.clone(),
+        };
+        let result = runtime.block_on(until_the_end(server, &args.meta, &socket, detaching, has_ended));
+        mount.wait();
+        keeping.abort();
+        result
+    });
+    if let Err(error) = sluice_vfs::waiting(|| metadata.end()) {
+        note!("the session was not ended: {error}");
+    }
+    running.end()?;
+    drop(socket);
+    let _watchers = result?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Renews the lease and does what nobody waits for.
+async fn keep(metadata: Arc<Remote>) {
+    loop {
+        tokio::time::sleep(KEEP_INTERVAL).await;
+        let work = metadata.clone();
+        let kept = tokio::task::spawn_blocking(move || sluice_vfs::waiting(|| work.keep())).await;
+        if let Ok(Err(error)) = kept {
+            tracing::warn!(%error, "the server was not told what others need not wait for");
+        }
+    }
+}
+
+async fn connect(
+    args: &MountArgs,
+    mountpoint: &Path,
+    callbacks: &Arc<Callbacks>,
+    clock: &Arc<dyn Clock>,
+) -> anyhow::Result<Client> {
+    let hello = Hello {
+        peer: PeerKind::Mount,
+        lane: LaneClass::Small,
+        volume: None,
+        session: None,
+        name: printable(&format!("{}:{}", hostname(), mountpoint.display())),
+    };
+    let (found, entropy) = (addresses(&args.meta).await?, Arc::new(OsEntropy));
+    let client = Client::new(found, hello, callbacks.clone(), ClientOptions::default(), clock.clone(), entropy);
+    if let Err(error) = client.connected(START_TIME).await {
+        let states = client.states();
+        let why = states.borrow().first().map_or(String::new(), link::describe);
+        bail!("{} does not let this mount in: {error}{why}", args.meta);
+    }
+    Ok(client)
+}
+
+async fn told_config(client: &Client, meta: &str) -> anyhow::Result<VolumeConfig> {
+    let reply = client.call(volume_rpc::VOLUME, Vec::<u8>::new(), START_TIME).await;
+    let body = reply.with_context(|| format!("asking {meta} for its volume"))?.body.checked()?;
+    VolumeConfig::parse(&String::from_utf8_lossy(&body)).with_context(|| format!("the volume of {meta}"))
+}
+
+/// A mount's directory is of one volume; its journal begins with the first mount.
+fn remember(dir: &Path, config: &VolumeConfig) -> anyhow::Result<()> {
+    match crate::directory::load(dir)? {
+        Some(known) if known.id != config.id => bail!(
+            "{} has the journal of a mount of volume {}, the server has volume {}: choose another --journal",
+            dir.display(),
+            known.id,
+            config.id
+        ),
+        Some(_) => Ok(()),
+        None => {
+            volume::begin_journal(dir, config, sluice_base::Seq(1))?;
+            config.save(dir)
+        }
+    }
+}
+
+/// As a peer's name may be.
+fn printable(name: &str) -> String {
+    name.chars().filter(|c| !c.is_control()).take(60).collect()
+}
+
+fn hostname() -> String {
+    rustix::system::uname().nodename().to_string_lossy().into_owned()
+}

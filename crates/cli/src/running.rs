@@ -1,0 +1,212 @@
+//! A volume at work in this process: from the open parts to their end.
+
+use crate::{
+    config::VolumeConfig,
+    control::{Server, Socket},
+    detach::Detaching,
+    lock::{MountTurn, VolumeLock},
+    output::note,
+    units::quoted,
+    volume::Volume,
+};
+use anyhow::anyhow;
+use sluice_fuse::{Config, MountOptions, ServeOptions, Session, StartError, VfsHandler};
+use sluice_journal::Committer;
+use sluice_meta::store::{Checkpointer, MetaStore};
+use sluice_store::Cache;
+use sluice_vfs::{CacheSync, Parts, Recovered, Settings, Vfs};
+use std::{path::Path, sync::Arc, time::Duration};
+use tokio::{
+    net::UnixStream,
+    runtime::{Handle, Runtime},
+    signal::unix::{Signal, SignalKind, signal},
+    sync::{mpsc, watch},
+};
+
+/// How long programs that entered a mount whose start failed may keep it.
+const TAKE_BACK_WAIT: Duration = Duration::from_secs(5);
+
+/// A volume at work, apart from its mount. The fields are dropped in this order: the lock goes last.
+pub struct Running {
+    /// What is served.
+    pub vfs: Arc<Vfs>,
+    checkpointer: Checkpointer,
+    cache: Option<Arc<Cache>>,
+    cache_sync: Option<Arc<CacheSync>>,
+    committer: Arc<Committer>,
+    _lock: VolumeLock,
+}
+
+impl Running {
+    /// Puts the parts of a volume of this host together.
+    pub fn of_volume(volume: Volume, settings: Settings, runtime: &Handle) -> anyhow::Result<Self> {
+        let Volume { namespace, journal, committer, cache, cache_sync, store, recovered, clock, entropy, lock, .. } =
+            volume;
+        let session = namespace.begin_session()?;
+        let tables = namespace.store().clone();
+        let runtime = runtime.clone();
+        let parts =
+            Parts { namespace, journal, committer, cache, store, clock, entropy, session, others: None, runtime };
+        Self::start(parts, settings, recovered, tables, cache_sync, lock)
+    }
+
+    /// Starts the work on `parts`, whose journal is that of `tables`.
+    pub fn start(
+        parts: Parts,
+        settings: Settings,
+        recovered: Recovered,
+        tables: Arc<MetaStore>,
+        cache_sync: Option<Arc<CacheSync>>,
+        lock: VolumeLock,
+    ) -> anyhow::Result<Self> {
+        let (cache, committer) = (parts.cache.clone(), parts.committer.clone());
+        let vfs = Vfs::start(parts, settings, recovered);
+        let trimmer = Arc::downgrade(&vfs);
+        let on_persisted = Box::new(move |_| trimmer.upgrade().iter().for_each(|vfs| vfs.trim_journal()));
+        let checkpointer = Checkpointer::start(tables, on_persisted)?;
+        Ok(Self { vfs, checkpointer, cache, cache_sync, committer, _lock: lock })
+    }
+
+    /// Mounts; the second value becomes true when the mount is gone.
+    pub fn mount(
+        &self,
+        source: String,
+        options: ServeOptions,
+        mountpoint: &Path,
+        runtime: &Runtime,
+    ) -> anyhow::Result<(Arc<Session>, watch::Receiver<bool>)> {
+        let (ended, has_ended) = watch::channel(false);
+        let fuse = Config {
+            mount: MountOptions { source, suid_and_devices: true, ..MountOptions::default() },
+            ..Config::default()
+        };
+        let on_end = Box::new(move || {
+            ended.send_replace(true);
+        });
+        let handler = VfsHandler::new(self.vfs.clone(), options, on_end);
+        let _turn = MountTurn::take(mountpoint)?;
+        // Another process may have been quicker.
+        crate::up::place::check(mountpoint)?;
+        let mounted = Session::start(&fuse, mountpoint, Arc::new(handler), runtime.handle().clone());
+        let mount = mounted.map_err(|error| match error {
+            StartError::Mount(error) => anyhow!("{error}"),
+            other => anyhow!("{other}"),
+        })?;
+        Ok((Arc::new(mount), has_ended))
+    }
+
+    /// Even when the store is unreachable, what is acked is in the journal: the order is for a quick next start.
+    pub fn end(self) -> anyhow::Result<()> {
+        self.vfs.stop();
+        self.checkpointer.shutdown()?;
+        self.vfs.trim_journal();
+        if let Some(Err(error)) = self.cache.as_ref().map(|cache| cache.persist_table()) {
+            tracing::warn!(%error, "the cache's table was not written: the next start finds a colder cache");
+        }
+        self.cache_sync.iter().for_each(|sync| sync.end());
+        self.committer.shutdown();
+        Ok(())
+    }
+}
+
+/// Says that the volume is mounted, serves it until the mount is gone, and stores what is left. Returns the connections of those
+/// who wait for the end.
+pub async fn until_the_end(
+    server: Server,
+    what: &str,
+    socket: &Socket,
+    detaching: Option<Detaching>,
+    mut has_ended: watch::Receiver<bool>,
+) -> anyhow::Result<mpsc::Receiver<UnixStream>> {
+    let vfs = server.vfs.clone();
+    let (mount, mountpoint) = server.mount.clone().expect("this end is a mount's");
+    let mut started = server.listen(socket);
+    if let (Ok(_), Some(detaching)) = (&started, detaching) {
+        started = detaching.ready().and(started);
+    } else if started.is_ok() {
+        let at = quoted(&mountpoint);
+        note!("{what} is mounted at {}; `sluice umount {at}` ends it", mountpoint.display());
+    }
+    let (drained, watchers) = match started {
+        Ok(started) => started,
+        Err(error) => {
+            take_back(&mount, &mut has_ended, &error).await;
+            return Err(error);
+        }
+    };
+    if let (Ok(term), Ok(int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
+        tokio::spawn(heed_signals(term, int, mount));
+    }
+    let _ = has_ended.wait_for(|ended| *ended).await;
+    // With the kernel's references gone, what has no name has no user: it is not worth storing.
+    let last = vfs.clone();
+    let _ = tokio::task::spawn_blocking(move || last.reclaim_rest()).await;
+    vfs.drain().await;
+    drop(drained);
+    Ok(watchers)
+}
+
+/// Resolves at the first signal to end; a second one ends the process at once, which loses nothing acked.
+pub async fn stop_on_signals() -> anyhow::Result<()> {
+    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+    tokio::select! {
+        _ = term.recv() => {}
+        _ = int.recv() => {}
+    }
+    tokio::spawn(async move {
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = int.recv() => {}
+        }
+        note!("ended at once; what was acked is in the journal");
+        std::process::exit(1);
+    });
+    Ok(())
+}
+
+/// Unmounts after a start that failed. Whoever has a file open already does not keep the process.
+async fn take_back(mount: &Session, has_ended: &mut watch::Receiver<bool>, why: &anyhow::Error) {
+    if let Err(error) = mount.unmount(true) {
+        note!("{error}");
+    }
+    if tokio::time::timeout(TAKE_BACK_WAIT, has_ended.wait_for(|ended| *ended)).await.is_err() {
+        note!("{why:#}; the mount was ended although files were open, what was acked is in the journal");
+        std::process::exit(1);
+    }
+}
+
+/// The first signal unmounts, or says that the drain is under way. A second one ends the process at once, which loses nothing
+/// acked.
+async fn heed_signals(mut term: Signal, mut int: Signal, mount: Arc<Session>) {
+    let mut asked = false;
+    loop {
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = int.recv() => {}
+        }
+        if asked {
+            note!("ended at once; what was acked is in the journal");
+            std::process::exit(1);
+        }
+        asked = true;
+        if mount.is_over() {
+            note!("storing what is left; again to end at once");
+            continue;
+        }
+        note!("unmounting; again to end at once");
+        if let Err(error) = mount.unmount(true) {
+            note!("{error}");
+        }
+    }
+}
+
+/// Room for statfs: what the disk of a `file:` store has left; an object store has no end that we know.
+pub fn available(config: &VolumeConfig, dir: &Path) -> anyhow::Result<Box<dyn Fn() -> u64 + Send + Sync>> {
+    const UNLIMITED_BYTES: u64 = 1 << 50;
+    Ok(match config.store_url(dir)? {
+        sluice_object::StoreUrl::File(path) => {
+            Box::new(move || rustix::fs::statvfs(&path).map_or(0, |found| found.f_bavail * found.f_frsize))
+        }
+        _ => Box::new(|| UNLIMITED_BYTES),
+    })
+}

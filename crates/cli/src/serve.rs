@@ -1,0 +1,108 @@
+//! `sluice serve`: the metadata of a volume for mounts on other hosts.
+
+mod service;
+
+use crate::{
+    control::{Server, Socket},
+    detach::{self, Detaching},
+    directory,
+    output::note,
+    running::{Running, stop_on_signals},
+    units,
+    volume::{self, OpenOptions, Volume},
+};
+use anyhow::{Context, anyhow};
+use clap::builder::ValueParser;
+use service::MetaService;
+use sluice_meta::rpc;
+use sluice_net::ServerOptions;
+use sluice_object::StoreUrl;
+use sluice_vfs::Settings;
+use std::{ffi::OsString, net::SocketAddr, path::Path, process::ExitCode, time::Duration};
+use tokio::runtime::Runtime;
+
+/// Serve a volume of this host to mounts on other hosts
+///
+/// The volume in DIR is one that `sluice format` or `sluice up` made; while it is served, nobody else opens it. Mounts keep what
+/// they read under a lease and are told of every change; what they write is theirs until the store has it.
+///
+/// Connections are not encrypted and peers are not authenticated yet: listen on loopback, or on a network that you trust.
+///
+/// Example: sluice serve local:~/volume --listen 127.0.0.1:7700
+#[derive(clap::Args)]
+pub struct ServeArgs {
+    /// The volume: local:DIR or DIR
+    #[arg(value_name = "META")]
+    pub meta: OsString,
+    /// Address and port to listen at; port 0 takes a free one, which is told on standard error
+    #[arg(long, value_name = "ADDR")]
+    pub listen: SocketAddr,
+    /// Return once mounts are served
+    #[arg(short = 'd', long)]
+    pub detach: bool,
+    /// Room for cached objects; 0 goes without a cache disk
+    #[arg(long, default_value = "10G", value_name = "SIZE", value_parser = ValueParser::new(units::parse_size))]
+    pub cache_size: u64,
+    /// Room for the journal
+    #[arg(long, default_value = "1G", value_name = "SIZE", value_parser = ValueParser::new(units::parse_size))]
+    pub journal_size: u64,
+}
+
+/// How long requests under way may take when the server ends.
+const GRACE: Duration = Duration::from_secs(2);
+
+pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
+    let dir = directory::volume_dir(&args.meta)?;
+    if args.detach && !detach::is_child() {
+        return detach::run_detached(&dir.join("log"));
+    }
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("sluice-io").enable_all().build()?;
+    let result = serve(args, &dir, &runtime);
+    runtime.shutdown_timeout(Duration::from_secs(1));
+    result
+}
+
+fn serve(args: &ServeArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<ExitCode> {
+    let config =
+        directory::load(dir)?.ok_or_else(|| anyhow!("{} holds no volume; `sluice format` makes one", dir.display()))?;
+    runtime.block_on(volume::check_store(&config, dir))?;
+    let options =
+        OpenOptions { cache_bytes: args.cache_size, journal_bytes: args.journal_size, ..OpenOptions::default() };
+    let volume = Volume::open(dir, &options)?;
+    let socket = Socket::bind(dir)?;
+    let detaching = if args.detach { Some(Detaching::prepare()?) } else { None };
+    let (namespace, committer, clock) = (volume.namespace.clone(), volume.committer.clone(), volume.clock.clone());
+    // Orphans may be in use by mounts that come back.
+    let settings = Settings { reclaim_orphans: false, ..Settings::default() };
+    let running = Running::of_volume(volume, settings, runtime.handle())?;
+    let sessions = rpc::Server::open(namespace, rpc::Settings::default(), clock.monotonic())?;
+    // A mount elsewhere must be told a place that means the same there.
+    let mut told = config.clone();
+    if let StoreUrl::File(path) = config.store_url(dir)? {
+        told.store = format!("file:{}", std::path::absolute(&path).unwrap_or(path).display());
+    }
+    let service = MetaService::new(sessions, running.vfs.clone(), committer, clock.clone(), told)?;
+    let server = Server { vfs: running.vfs.clone(), mount: None, dir: dir.to_path_buf(), config };
+    let result = runtime.block_on(async {
+        let listening = sluice_net::Server::bind(args.listen, service.clone(), ServerOptions::default(), clock).await;
+        let listening = listening.with_context(|| format!("listening at {}", args.listen))?;
+        let due = tokio::spawn(service.run());
+        let (drained, _watchers) = server.listen(&socket)?;
+        note!("{} is served at sluice://{}", dir.display(), listening.address());
+        if let Some(detaching) = detaching {
+            detaching.ready()?;
+        }
+        stop_on_signals().await?;
+        note!("no longer served; storing what is left");
+        listening.shutdown(GRACE).await;
+        due.abort();
+        running.vfs.drain().await;
+        drop(drained);
+        Ok::<_, anyhow::Error>(())
+    });
+    running.end()?;
+    drop(socket);
+    result?;
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,225 @@
+//! A volume's metadata over sockets: requests to the sessions' server, its answers and pushes to their peers.
+
+use crate::{
+    config::VolumeConfig,
+    volume_rpc::{self, Unstored, encode_pieces},
+};
+use parking_lot::Mutex;
+use sluice_base::{Clock, Errno, Seq, SessionId, VolumeId};
+use sluice_journal::Committer;
+use sluice_meta::rpc::{self, Event, Outcome, Token, message};
+use sluice_net::{CallError, Failure, Peer, Refusal, Service};
+use sluice_vfs::Vfs;
+use sluice_wire::{ConnectionError, Hello, Payload, Request, Welcome};
+use std::{
+    collections::{HashMap, VecDeque},
+    net::SocketAddr,
+    sync::Arc,
+    time::Duration,
+};
+use tokio::sync::{Notify, oneshot};
+
+/// Held answers whose asker is gone, at most; a retry is answered without them.
+const EARLY_MAX: usize = 4096;
+/// How long a mount may take to give bytes that it has not stored.
+const UNSTORED_TIME: Duration = Duration::from_secs(10);
+/// The longest sleep of the one who looks what is due.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// Who speaks over a connection.
+type Connections = HashMap<usize, (Arc<Peer>, Option<rpc::Peer>)>;
+
+/// See the module.
+pub struct MetaService {
+    pub server: rpc::Server,
+    pub vfs: Arc<Vfs>,
+    committer: Arc<Committer>,
+    clock: Arc<dyn Clock>,
+    volume: VolumeId,
+    config: VolumeConfig,
+    connections: Mutex<Connections>,
+    /// The connection over which a session spoke last.
+    sessions: Mutex<HashMap<SessionId, Arc<Peer>>>,
+    held: Mutex<Held>,
+    due: Notify,
+}
+
+/// Answers that wait for other mounts.
+#[derive(Default)]
+struct Held {
+    askers: HashMap<Token, oneshot::Sender<rpc::Reply>>,
+    /// Came before their asker was noted.
+    early: VecDeque<(Token, rpc::Reply)>,
+}
+
+impl MetaService {
+    pub fn new(
+        server: rpc::Server,
+        vfs: Arc<Vfs>,
+        committer: Arc<Committer>,
+        clock: Arc<dyn Clock>,
+        config: VolumeConfig,
+    ) -> anyhow::Result<Arc<Self>> {
+        Ok(Arc::new(Self {
+            server,
+            vfs,
+            committer,
+            clock,
+            volume: config.id()?,
+            config,
+            connections: Mutex::default(),
+            sessions: Mutex::default(),
+            held: Mutex::default(),
+            due: Notify::new(),
+        }))
+    }
+
+    /// Does what is due, for as long as it is polled.
+    pub async fn run(self: Arc<Self>) {
+        loop {
+            let now = self.clock.monotonic();
+            let service = self.clone();
+            let events = tokio::task::spawn_blocking(move || service.server.poll(now)).await.unwrap_or_default();
+            events.into_iter().for_each(|event| self.event(event));
+            let until = self.server.poll_at().map_or(LOOK_INTERVAL, |at| at.saturating_sub(self.clock.monotonic()));
+            let _ = tokio::time::timeout(until.min(LOOK_INTERVAL), self.due.notified()).await;
+        }
+    }
+
+    fn event(self: &Arc<Self>, event: Event) {
+        match event {
+            Event::Push { peer, body } => self.push(peer, body),
+            Event::Reply { token, peer: _, reply } => {
+                let mut held = self.held.lock();
+                match held.askers.remove(&token) {
+                    Some(asker) => drop(asker.send(reply)),
+                    None => {
+                        if held.early.len() >= EARLY_MAX {
+                            held.early.pop_front();
+                        }
+                        held.early.push_back((token, reply));
+                    }
+                }
+            }
+            Event::Fenced(peer) => {
+                let connections = self.connections.lock();
+                let fenced = connections.values().filter(|(_, bound)| *bound == Some(peer));
+                fenced.for_each(|(connection, _)| connection.close("the session was taken over"));
+            }
+            Event::Expired(session) => tracing::warn!(%session, "the lease of a session ended"),
+            Event::Ended(session) => drop(self.sessions.lock().remove(&session)),
+        }
+    }
+
+    fn push(self: &Arc<Self>, peer: rpc::Peer, body: Vec<u8>) {
+        let connection = self.sessions.lock().get(&peer.session).cloned();
+        let (Some(connection), Ok(push)) = (connection, message::Push::decode(&body)) else { return };
+        let service = self.clone();
+        tokio::spawn(async move {
+            // Without an ack the lease ends, and the push goes again when the session is back.
+            if connection.push(body, rpc::LEASE).await.is_ok() {
+                service.server.acked(service.clock.monotonic(), peer, push.number);
+                service.due.notify_one();
+            }
+        });
+    }
+
+    async fn metadata(&self, from: &Arc<Peer>, request: Request) -> Result<Payload, Failure> {
+        let body = request.body.checked().map_err(|error| Failure::new(volume_rpc::FAILED_OTHER, error.to_string()))?;
+        let bound = self.connections.lock().get(&key(from)).and_then(|(_, bound)| *bound);
+        let outcome = self.server.handle(self.clock.monotonic(), bound, request.method, &body);
+        self.due.notify_one();
+        let reply = match outcome {
+            Outcome::Reply(reply) => reply,
+            Outcome::Wait(token) => {
+                let answer = self.held(token);
+                answer.await.map_err(|_| Failure::new(volume_rpc::FAILED_OTHER, "asked again since"))?
+            }
+        };
+        if let Some(peer) = reply.bind {
+            if let Some((_, bound)) = self.connections.lock().get_mut(&key(from)) {
+                *bound = Some(peer);
+            }
+            self.sessions.lock().insert(peer.session, from.clone());
+            self.due.notify_one();
+        }
+        if reply.durable > Seq(0) {
+            let synced = self.committer.wait_synced(reply.durable).await;
+            synced.map_err(|error| Failure::new(volume_rpc::FAILED_OTHER, error.to_string()))?;
+        }
+        Ok(reply.body.into())
+    }
+
+    fn held(&self, token: Token) -> oneshot::Receiver<rpc::Reply> {
+        let (sender, receiver) = oneshot::channel();
+        let mut held = self.held.lock();
+        match held.early.iter().position(|(early, _)| *early == token) {
+            Some(at) => {
+                if let Some((_, reply)) = held.early.remove(at) {
+                    let _ = sender.send(reply);
+                }
+            }
+            None => drop(held.askers.insert(token, sender)),
+        }
+        receiver
+    }
+
+    /// From this process, or from the mount that has them.
+    async fn unstored(&self, request: Request) -> Result<Payload, Failure> {
+        let other = |text: String| Failure::new(volume_rpc::FAILED_OTHER, text);
+        let body = request.body.checked().map_err(|error| other(error.to_string()))?;
+        let ask = Unstored::decode(&body).ok_or_else(|| other("the request does not parse".into()))?;
+        let vfs = self.vfs.clone();
+        let (object, range) = (ask.object, ask.range.clone());
+        let ours = tokio::task::spawn_blocking(move || vfs.unstored_segments(object, range)).await;
+        match ours.unwrap_or(Err(Errno::EIO)) {
+            Ok(pieces) => return Ok(encode_pieces(&pieces).into()),
+            Err(Errno::ENOENT) => {}
+            Err(errno) => return Err(other(format!("reading object {object} failed: {errno}"))),
+        }
+        let writer = self.sessions.lock().get(&ask.session).cloned();
+        let gone = || other(format!("session {}, which has not stored object {object}, is not connected", ask.session));
+        let reply = writer.ok_or_else(gone)?.call(volume_rpc::UNSTORED, body, UNSTORED_TIME).await;
+        match reply {
+            Ok(reply) => Ok(reply.body.checked().map_err(|error| other(error.to_string()))?.into()),
+            Err(CallError::Failed { code, text }) => Err(Failure::new(code, text)),
+            Err(error) => Err(other(format!("session {} does not give object {object}: {error}", ask.session))),
+        }
+    }
+}
+
+fn key(peer: &Arc<Peer>) -> usize {
+    Arc::as_ptr(peer) as usize
+}
+
+impl Service for MetaService {
+    async fn hello(&self, hello: &Hello, _: SocketAddr) -> Result<Welcome, Refusal> {
+        match hello.volume.filter(|volume| *volume != self.volume) {
+            Some(other) => Err(Refusal::other_volume(other, self.volume)),
+            None => Ok(Welcome { volume: self.volume, session: None, name: "server".into() }),
+        }
+    }
+
+    fn opened(&self, peer: &Arc<Peer>) {
+        self.connections.lock().insert(key(peer), (peer.clone(), None));
+    }
+
+    async fn call(&self, peer: &Arc<Peer>, request: Request) -> Result<Payload, Failure> {
+        match request.method {
+            volume_rpc::VOLUME => Ok(self.config.to_json().into_bytes().into()),
+            volume_rpc::UNSTORED => self.unstored(request).await,
+            _ => self.metadata(peer, request).await,
+        }
+    }
+
+    fn gone(&self, peer: &Arc<Peer>, why: &ConnectionError) {
+        tracing::debug!(name = peer.hello().name, %why, "a connection ended");
+        let Some((_, Some(bound))) = self.connections.lock().remove(&key(peer)) else { return };
+        let mut sessions = self.sessions.lock();
+        if sessions.get(&bound.session).is_some_and(|last| Arc::ptr_eq(last, peer)) {
+            sessions.remove(&bound.session);
+            self.server.disconnected(bound);
+        }
+        self.due.notify_one();
+    }
+}

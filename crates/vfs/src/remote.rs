@@ -1,0 +1,582 @@
+//! The metadata of a server over the network.
+//!
+//! What the server said is believed while the session's lease lasts and no push says otherwise ([`cache`]). Names and
+//! attributes are changed on the server at once. The content of files is changed here: a write is acked when this mount's own
+//! journal has it, and published on close, on fsync and in the background ([`pending`]). Until then it is laid over what the
+//! server says, for this mount's programs alone.
+
+mod cache;
+mod calls;
+mod pending;
+mod publish;
+
+pub use calls::{Link, LinkError, Session, take_up};
+pub use publish::unstored;
+
+use crate::Metadata;
+use cache::{Cache, Heard};
+use parking_lot::Mutex;
+use pending::{Change, Pending};
+use sluice_base::{Clock, Ino, ObjectId, Seq, Timestamp, limits::SPAN_BYTES};
+use sluice_meta::{
+    Attr, Caller, DataChange, DirEntry, Error, NewNode, RenameMode, Result, SetAttributes, Unlinked, XattrMode,
+    extent::{Extent, ExtentPlan, FileExtents},
+    records::{Dirent, Inode, ObjectRecord, Usage, flags, mode},
+    rpc::{
+        Name,
+        message::{
+            Create, CreateUnnamed, ForgetObject, GetBody, GetExtents, GetInode, GetObject, GetUsage, Getattr, Getxattr,
+            Invalidation, LastCookie, Link as LinkCall, Listxattr, Lookup, NextSpan, ObjectStored, Open, Parent,
+            ReadDir, Readlink, Release, Removexattr, Rename, Renew, Rmdir, Setattr, Setxattr, SpanRecords, Unlink,
+            UpdateAtime,
+        },
+    },
+    store::{MetaStore, Value},
+};
+use std::{
+    collections::{HashMap, HashSet},
+    ops::{ControlFlow, Range},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+};
+
+/// Bytes of one page of a directory that is asked for.
+const PAGE_BYTES: u32 = 64 << 10;
+/// Access times and uses to give back that wait for the next round of [`Remote::keep`].
+const LATER_MAX: usize = 16 << 10;
+
+/// Told, on a thread that may wait, what this mount may no longer believe, when it has lost track of what others did.
+pub type OnLost = Box<dyn Fn(Vec<Invalidation>) + Send + Sync>;
+
+/// See the module.
+pub struct Remote {
+    link: Arc<dyn Link>,
+    session: Session,
+    clock: Arc<dyn Clock>,
+    /// The mount's own store: changes that are not published, objects that are not stored.
+    own: Arc<MetaStore>,
+    cache: Cache,
+    pending: Pending,
+    next_change: AtomicU64,
+    publishing: [Mutex<()>; 64],
+    /// Inodes that the server keeps for this session, whether they have a name or not.
+    held: Mutex<HashSet<Ino>>,
+    released: Mutex<Vec<Ino>>,
+    /// Files that were read, and when: told in the background.
+    read: Mutex<HashMap<Ino, Timestamp>>,
+    on_lost: Mutex<Option<OnLost>>,
+}
+
+/// A name that can be in a directory, as a request wants it.
+fn name(bytes: &[u8]) -> Result<Name<'_>> {
+    Name::new(bytes)
+}
+
+impl Remote {
+    /// The metadata behind `link` for `session`, with `own` for what is the mount's alone.
+    pub fn new(link: Arc<dyn Link>, session: Session, own: Arc<MetaStore>, clock: Arc<dyn Clock>) -> Result<Self> {
+        let remote = Self {
+            link,
+            session,
+            clock,
+            own,
+            cache: Cache::default(),
+            pending: Pending::default(),
+            next_change: AtomicU64::new(1),
+            publishing: std::array::from_fn(|_| Mutex::default()),
+            held: Mutex::default(),
+            released: Mutex::default(),
+            read: Mutex::default(),
+            on_lost: Mutex::default(),
+        };
+        remote.cache.restart(remote.session.pushes, &mut Vec::new());
+        remote.recover()?;
+        Ok(remote)
+    }
+
+    /// Whom to tell when track is lost.
+    pub fn on_lost(&self, tell: OnLost) {
+        *self.on_lost.lock() = Some(tell);
+    }
+
+    /// Takes a push: nothing that it names is believed here any more when this returns. What it gives back is for those who keep
+    /// copies of their own: all that the push says, name by name.
+    pub fn take_push(&self, number: u64, items: &[Invalidation]) -> Vec<Invalidation> {
+        self.cache.note_taken(number);
+        let mut told = Vec::with_capacity(items.len());
+        items.iter().for_each(|what| self.cache.drop_what(what, &mut told));
+        let held = self.held.lock();
+        let mut released = self.released.lock();
+        for what in items {
+            if let Invalidation::Unlinked(ino) = what
+                && !held.contains(ino)
+            {
+                released.push(*ino);
+            }
+        }
+        told
+    }
+
+    /// Nothing is known any more of what others did.
+    fn lost_track(&self, pushes: u64) {
+        let mut told = Vec::new();
+        self.cache.restart(pushes, &mut told);
+        if let Some(tell) = &*self.on_lost.lock() {
+            tell(told);
+        }
+    }
+
+    /// The server's attributes, without what this mount has not published.
+    fn server_attr(&self, ino: Ino) -> Result<Attr> {
+        if self.is_believed()
+            && let Some(attr) = self.cache.of(ino, |known| known.attr.clone())
+        {
+            return Ok(attr);
+        }
+        let (head, attr) = self.ask(&Getattr { ino })?;
+        self.keep_attr(head, &attr);
+        Ok(attr)
+    }
+
+    fn keep_attr(&self, head: Heard, attr: &Attr) {
+        self.cache.enter(head, attr.ino, |known| known.attr = Some(attr.clone()));
+    }
+
+    fn shown(&self, mut attr: Attr) -> Attr {
+        self.pending.attr(&mut attr);
+        if let Some(atime) = self.read.lock().get(&attr.ino) {
+            attr.atime = *atime;
+        }
+        attr
+    }
+
+    /// A new name for `attr`'s inode is known.
+    fn keep_name(&self, head: Heard, dir: Ino, name: &[u8], attr: &Attr) {
+        self.keep_attr(head, attr);
+        self.cache.enter(head, dir, |known| {
+            known.names.insert(name.into(), Some(attr.ino));
+        });
+    }
+
+    fn server_inode(&self, ino: Ino) -> Result<Inode> {
+        if self.is_believed()
+            && let Some(inode) = self.cache.of(ino, |known| known.inode.clone())
+        {
+            return Ok(inode);
+        }
+        let (head, shape) = self.ask(&GetInode { ino })?;
+        self.cache.enter(head, ino, |known| {
+            known.attr = Some(shape.attr.clone());
+            known.inode = Some(shape.inode.clone());
+        });
+        Ok(shape.inode)
+    }
+
+    /// The records of the spans in [first, end).
+    fn spans(&self, ino: Ino, first: u64, end: u64) -> Result<Vec<SpanRecords>> {
+        if (first, end) == (0, 1)
+            && self.is_believed()
+            && let Some(span) = self.cache.of(ino, |known| known.first_span.clone())
+        {
+            return Ok(vec![span]);
+        }
+        let (mut at, mut all) = (first, Vec::new());
+        loop {
+            let (_, page) = self.ask(&GetExtents { ino, first: at, end })?;
+            all.extend(page.spans);
+            match page.next {
+                Some(next) if next > at && next < end => at = next,
+                _ => return Ok(all),
+            }
+        }
+    }
+
+    fn is_held(&self, ino: Ino) -> bool {
+        self.held.lock().contains(&ino)
+    }
+
+    fn made(&self, head: Heard, attr: &Attr) {
+        self.held.lock().insert(attr.ino);
+        if attr.mode & mode::TYPE == mode::REGULAR {
+            // Nothing is in it yet.
+            let inode = empty_inode(attr);
+            self.cache.enter(head, attr.ino, |known| {
+                known.inode = Some(inode);
+                known.body = Some(None);
+                known.first_span = Some(SpanRecords { span: 0, records: Vec::new() });
+            });
+        }
+    }
+}
+
+/// The stored record of a regular file that was just made.
+fn empty_inode(attr: &Attr) -> Inode {
+    Inode {
+        mode: attr.mode,
+        uid: attr.uid,
+        gid: attr.gid,
+        nlink: attr.nlink,
+        rdev: attr.rdev,
+        flags: 0,
+        size: 0,
+        held_bytes: 0,
+        change: attr.change,
+        parent: Ino(0),
+        atime: attr.atime,
+        mtime: attr.mtime,
+        ctime: attr.ctime,
+        btime: attr.btime,
+    }
+}
+
+impl Metadata for Remote {
+    fn lookup(&self, dir: Ino, text: &[u8]) -> Result<Attr> {
+        if self.is_believed() {
+            match self.cache.of(dir, |known| known.names.get(text).copied()) {
+                Some(None) => return Err(Error::NotFound),
+                Some(Some(ino)) => {
+                    if let Some(attr) = self.cache.of(ino, |known| known.attr.clone()) {
+                        return Ok(self.shown(attr));
+                    }
+                }
+                None => {}
+            }
+        }
+        match self.ask_kept(&Lookup { dir, name: name(text)? }) {
+            Ok((head, attr)) => {
+                self.keep_name(head, dir, text, &attr);
+                Ok(self.shown(attr))
+            }
+            Err((head, Error::NotFound)) => {
+                self.cache.enter(head, dir, |known| {
+                    known.names.insert(text.into(), None);
+                });
+                Err(Error::NotFound)
+            }
+            Err((_, error)) => Err(error),
+        }
+    }
+
+    fn getattr(&self, ino: Ino) -> Result<Attr> {
+        Ok(self.shown(self.server_attr(ino)?))
+    }
+
+    fn open(&self, ino: Ino) -> Result<(Attr, bool)> {
+        if self.is_held(ino) {
+            // That the answer is at hand says that nobody changed it since the last open.
+            let known = self.is_believed() && self.cache.of(ino, |known| known.inode.as_ref().map(drop)).is_some();
+            let attr = self.getattr(ino)?;
+            if known {
+                return Ok((attr, true));
+            }
+        }
+        let (head, opened) = self.ask(&Open { ino })?;
+        self.held.lock().insert(ino);
+        self.cache.enter(head, ino, |known| {
+            known.attr = Some(opened.attr.clone());
+            known.inode = Some(opened.inode);
+            known.body = Some(opened.body.map(Value::from));
+            known.first_span = opened.first_span;
+        });
+        Ok((self.shown(opened.attr), false))
+    }
+
+    fn setattr(&self, ino: Ino, set: &SetAttributes) -> Result<Attr> {
+        self.publish(ino)?;
+        let (head, attr) = self.change(&Setattr { ino, set: *set }, &[ino])?;
+        if set.atime.is_some() {
+            self.read.lock().remove(&ino);
+        }
+        self.keep_attr(head, &attr);
+        Ok(self.shown(attr))
+    }
+
+    /// Told to the server in the background: nobody waits for an access time.
+    fn update_atime(&self, ino: Ino) -> Result<()> {
+        let now = self.clock.wall();
+        let mut read = self.read.lock();
+        if read.len() < LATER_MAX {
+            read.insert(ino, now);
+        }
+        Ok(())
+    }
+
+    fn create(&self, dir: Ino, text: &[u8], node: NewNode<'_>, caller: Caller) -> Result<Attr> {
+        let NewNode { mode, rdev, target } = node;
+        let (head, attr) = self.change(&Create { dir, name: name(text)?, mode, rdev, target, caller }, &[dir])?;
+        self.keep_name(head, dir, text, &attr);
+        self.made(head, &attr);
+        Ok(attr)
+    }
+
+    fn create_unnamed(&self, dir: Ino, mode: u32, caller: Caller) -> Result<Attr> {
+        let (head, attr) = self.change(&CreateUnnamed { dir, mode, caller }, &[dir])?;
+        self.keep_attr(head, &attr);
+        self.made(head, &attr);
+        Ok(attr)
+    }
+
+    fn link(&self, ino: Ino, dir: Ino, text: &[u8]) -> Result<Attr> {
+        let (head, attr) = self.change(&LinkCall { ino, dir, name: name(text)? }, &[ino, dir])?;
+        self.keep_name(head, dir, text, &attr);
+        Ok(self.shown(attr))
+    }
+
+    fn unlink(&self, dir: Ino, text: &[u8]) -> Result<Unlinked> {
+        let (head, left) = self.change(&Unlink { dir, name: name(text)? }, &[])?;
+        self.cache.enter(head, dir, |known| {
+            known.names.insert(text.into(), None);
+        });
+        Ok(left)
+    }
+
+    fn rmdir(&self, dir: Ino, text: &[u8]) -> Result<Unlinked> {
+        let text = match text {
+            b"." => return Err(Error::Invalid("rmdir of .")),
+            b".." => return Err(Error::NotEmpty),
+            text => text,
+        };
+        let (head, left) = self.change(&Rmdir { dir, name: name(text)? }, &[])?;
+        self.cache.enter(head, dir, |known| {
+            known.names.insert(text.into(), None);
+        });
+        Ok(left)
+    }
+
+    fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), how: RenameMode) -> Result<Option<Unlinked>> {
+        let call = Rename { from_dir: from.0, from: name(from.1)?, to_dir: to.0, to: name(to.1)?, how };
+        Ok(self.change(&call, &[])?.1)
+    }
+
+    fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
+        Ok(self.ask(&Readlink { ino })?.1)
+    }
+
+    fn reclaim(&self, orphans: &[Ino]) -> Result<()> {
+        self.release(orphans)
+    }
+
+    /// Those of others are the server's to find.
+    fn orphans(&self) -> Result<Vec<Ino>> {
+        Ok(Vec::new())
+    }
+
+    fn forgotten(&self, ino: Ino) {
+        if self.held.lock().remove(&ino) {
+            self.released.lock().push(ino);
+        }
+    }
+
+    fn read_dir(
+        &self,
+        dir: Ino,
+        after: u64,
+        until: u64,
+        with_attributes: bool,
+        visit: &mut dyn FnMut(DirEntry) -> ControlFlow<()>,
+    ) -> Result<()> {
+        let mut after = after;
+        loop {
+            let call = ReadDir { dir, after, until, with_attributes, bytes_max: PAGE_BYTES };
+            let (head, page) = self.ask(&call)?;
+            for entry in page.entries {
+                after = entry.cookie;
+                let attr = entry.attr.map(|attr| {
+                    self.keep_name(head, dir, &entry.name, &attr);
+                    self.shown(attr)
+                });
+                let (ino, kind, cookie, name) = (entry.ino, entry.kind, entry.cookie, entry.name);
+                if visit(DirEntry { entry: Dirent { ino, kind, cookie, name }, attr }).is_break() {
+                    return Ok(());
+                }
+            }
+            if page.end {
+                return Ok(());
+            }
+        }
+    }
+
+    fn last_cookie(&self) -> Result<u64> {
+        Ok(self.ask(&LastCookie {})?.1)
+    }
+
+    fn parent(&self, dir: Ino) -> Result<Ino> {
+        Ok(self.ask(&Parent { dir })?.1)
+    }
+
+    fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
+        Ok(self.ask(&Getxattr { ino, name })?.1)
+    }
+
+    fn listxattr(&self, ino: Ino) -> Result<Vec<u8>> {
+        Ok(self.ask(&Listxattr { ino })?.1)
+    }
+
+    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrMode) -> Result<()> {
+        self.change(&Setxattr { ino, name, value, how }, &[ino]).map(drop)
+    }
+
+    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
+        self.change(&Removexattr { ino, name }, &[ino]).map(drop)
+    }
+
+    fn inode(&self, ino: Ino) -> Result<Inode> {
+        let mut inode = self.server_inode(ino)?;
+        self.pending.inode(ino, &mut inode);
+        Ok(inode)
+    }
+
+    fn body(&self, ino: Ino) -> Result<Option<Value>> {
+        if let Some(body) = self.pending.body(ino) {
+            return Ok(body);
+        }
+        if self.is_believed()
+            && let Some(body) = self.cache.of(ino, |known| known.body.clone())
+        {
+            return Ok(body);
+        }
+        let (head, body) = self.ask(&GetBody { ino })?;
+        let body = body.map(Value::from);
+        self.cache.enter(head, ino, |known| known.body = Some(body.clone()));
+        Ok(body)
+    }
+
+    fn next_span(&self, ino: Ino, span: u64) -> Result<Option<u64>> {
+        let theirs =
+            if self.server_inode(ino)?.has(flags::EXTENTS) { self.ask(&NextSpan { ino, span })?.1 } else { None };
+        let ours = self.pending.next_span(ino, span);
+        Ok(theirs.into_iter().chain(ours).min())
+    }
+
+    fn load_extents(&self, ino: Ino, extents: &mut FileExtents, range: Range<u64>) -> Result<()> {
+        if range.is_empty() {
+            return Ok(());
+        }
+        let missing = (range.start / SPAN_BYTES..=(range.end - 1) / SPAN_BYTES).filter(|span| !extents.has(*span));
+        let missing: Vec<u64> = missing.collect();
+        let (Some(first), Some(last)) = (missing.first(), missing.last()) else { return Ok(()) };
+        let has_any = self.server_inode(ino)?.has(flags::EXTENTS);
+        let found = if has_any { self.spans(ino, *first, last + 1)? } else { Vec::new() };
+        for span in &missing {
+            extents.load(*span, &[])?;
+        }
+        for (span, records) in found.into_iter().map(SpanRecords::into_records) {
+            if missing.contains(&span) {
+                extents.load(span, &records)?;
+            }
+        }
+        let loaded: Vec<_> = missing.iter().map(|span| span * SPAN_BYTES..(span + 1) * SPAN_BYTES).collect();
+        self.pending.cover(ino, &loaded, extents);
+        Ok(())
+    }
+
+    fn change_data(&self, ino: Ino, extents: &mut FileExtents, change: &DataChange<'_>) -> Result<Attr> {
+        if self.session.over.load(SeqCst) {
+            return Err(Error::Fenced);
+        }
+        let attr = self.server_attr(ino)?;
+        match attr.mode & mode::TYPE {
+            mode::REGULAR => {}
+            mode::DIRECTORY => return Err(Error::IsDirectory),
+            _ => return Err(Error::Invalid("not a regular file")),
+        }
+        let pending = Change::of(self.next_change.fetch_add(1, SeqCst), self.clock.wall(), change);
+        let body_before = match change.body {
+            Some(_) => self.body(ino)?.map_or(0, |body| body.len()),
+            None => 0,
+        };
+        let mut pending = self.log(ino, pending, change)?;
+        let mut plan = ExtentPlan::default();
+        change.extents.iter().for_each(|extent: &Extent| extents.put(ino, *extent, &mut plan));
+        let body_after = change.body.flatten().map_or(0, <[u8]>::len);
+        pending.held_bytes = plan.held_bytes + body_after as i64 - body_before as i64;
+        self.pending.add(ino, pending);
+        Ok(self.shown(attr))
+    }
+
+    fn publish(&self, ino: Ino) -> Result<()> {
+        if self.pending.has(ino) { self.publish_file(ino) } else { Ok(()) }
+    }
+
+    fn object(&self, id: ObjectId) -> Result<Option<ObjectRecord>> {
+        // What refers to it here must be known there before anybody judges it.
+        for ino in self.pending.files_of(id) {
+            self.publish(ino)?;
+        }
+        Ok(self.ask(&GetObject { id })?.1)
+    }
+
+    fn object_stored(&self, id: ObjectId, segments: u32, bytes: u64) -> Result<()> {
+        self.change(&ObjectStored { id, segments, bytes }, &[Ino(0)])?;
+        self.note_clean(id)
+    }
+
+    fn forget_object(&self, id: ObjectId) -> Result<bool> {
+        let gone = self.change(&ForgetObject { id }, &[Ino(0)])?.1;
+        if gone {
+            self.note_clean(id)?;
+        }
+        Ok(gone)
+    }
+
+    fn usage(&self) -> Result<Usage> {
+        Ok(self.ask(&GetUsage {})?.1)
+    }
+
+    fn settled(&self) -> Seq {
+        self.own.persisted()
+    }
+
+    fn settle(&self) {
+        self.own.request_checkpoint();
+    }
+
+    fn trouble(&self) -> Option<String> {
+        if self.session.over.load(SeqCst) {
+            return Some(Error::Fenced.to_string());
+        }
+        self.own.health().err().map(|error| error.to_string())
+    }
+}
+
+impl Remote {
+    /// Gives uses back.
+    fn release(&self, inos: &[Ino]) -> Result<()> {
+        for some in inos.chunks(Release::INOS_MAX) {
+            self.held.lock().retain(|ino| !some.contains(ino));
+            self.ask(&Release { inos: some.to_vec(), cached: true })?;
+        }
+        Ok(())
+    }
+
+    /// The mount is over: publishes what waits, and ends the session unless something is left for the next process.
+    pub fn end(&self) -> Result<()> {
+        self.keep()?;
+        calls::end(self)
+    }
+
+    /// What nobody waits for: access times, uses given back, files written and left open. From a thread that may wait, about
+    /// once a second; any answer renews the lease.
+    pub fn keep(&self) -> Result<()> {
+        let read: Vec<_> = self.read.lock().keys().copied().collect();
+        for ino in read {
+            match self.change(&UpdateAtime { ino }, &[ino]) {
+                Ok(_) | Err(Error::Stale | Error::NotFound) => drop(self.read.lock().remove(&ino)),
+                Err(error) => return Err(error),
+            }
+        }
+        let released = std::mem::take(&mut *self.released.lock());
+        if !released.is_empty() {
+            self.release(&released)?;
+        }
+        for ino in self.pending.files() {
+            self.publish(ino)?;
+        }
+        if self.valid() < self.session.lease * 2 / 3 {
+            self.ask(&Renew {})?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,205 @@
+//! What a mount knows of the server's metadata under its lease.
+//!
+//! An answer may be kept when the server says so, no push that is newer than the answer has been taken, and no other change of
+//! this session's own, of which it gets no push, was under way meanwhile ([`Changes`]). The server notes the session's interest
+//! before it answers, and numbers its pushes. Whoever enters an answer looks at the last push under the
+//! lock of the shard that the answer goes to; whoever takes a push counts it first and then goes through the shards. So an
+//! answer that a push overtook is either not entered or removed again.
+
+use parking_lot::Mutex;
+use sluice_base::Ino;
+use sluice_meta::{
+    Attr,
+    records::Inode,
+    rpc::message::{Invalidation, ReplyHead, SpanRecords},
+    store::Value,
+};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::atomic::{AtomicU64, Ordering::SeqCst},
+};
+
+const SHARDS: usize = 64;
+/// Inodes and names kept, over all shards, about: 100 MiB.
+const KEPT_MAX: usize = 256 << 10;
+
+/// What is known of one inode.
+#[derive(Default)]
+pub struct Known {
+    pub attr: Option<Attr>,
+    /// How its bytes are kept, but for the body.
+    pub inode: Option<Inode>,
+    /// The inline body, or that there is none.
+    pub body: Option<Option<Value>>,
+    /// Extent records of span 0.
+    pub first_span: Option<SpanRecords>,
+    /// Names in it, and names that are not.
+    pub names: HashMap<Box<[u8]>, Option<Ino>>,
+}
+
+impl Known {
+    fn is_empty(&self) -> bool {
+        self.attr.is_none() && self.inode.is_none() && self.body.is_none() && self.names.is_empty()
+    }
+
+    fn forget_data(&mut self) {
+        (self.inode, self.body, self.first_span) = (None, None, None);
+    }
+}
+
+/// An answer, and what decides whether it may be kept.
+#[derive(Clone, Copy, Default)]
+pub struct Heard {
+    pub head: ReplyHead,
+    /// When it was asked for, in the count of [`Changes`].
+    since: u64,
+    /// The change that it answers.
+    own: Option<u64>,
+}
+
+/// Changes of this session: those under way, and the last ones that were.
+#[derive(Default)]
+struct Changes {
+    count: u64,
+    under_way: Vec<Ended>,
+    ended: VecDeque<Ended>,
+}
+
+/// Ended changes that are remembered. What was asked for before all of them is not kept.
+const ENDED_MAX: usize = 1024;
+
+struct Ended {
+    change: u64,
+    at: u64,
+    /// What it is about; empty while that is not known: then it may be about anything.
+    inos: Vec<Ino>,
+}
+
+impl Changes {
+    fn allow(&self, heard: Heard, ino: Ino) -> bool {
+        let other = |ended: &&Ended| Some(ended.change) != heard.own;
+        let apart = |ended: &Ended| !ended.inos.is_empty() && !ended.inos.contains(&ino);
+        let remembered =
+            self.ended.len() < ENDED_MAX || self.ended.front().is_some_and(|first| first.at <= heard.since);
+        let later = self.ended.iter().rev().take_while(|ended| ended.at > heard.since);
+        remembered && self.under_way.iter().chain(later).filter(other).all(apart)
+    }
+}
+
+/// See the module.
+pub struct Cache {
+    changes: Mutex<Changes>,
+    shards: Vec<Mutex<HashMap<Ino, Known>>>,
+    /// Number of the last push that was taken.
+    taken: AtomicU64,
+}
+
+impl Default for Cache {
+    fn default() -> Self {
+        Self {
+            changes: Mutex::default(),
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            taken: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Cache {
+    fn shard(&self, ino: Ino) -> &Mutex<HashMap<Ino, Known>> {
+        &self.shards[ino.0 as usize % SHARDS]
+    }
+
+    /// Looks at what is known of an inode.
+    pub fn of<R>(&self, ino: Ino, look: impl FnOnce(&Known) -> Option<R>) -> Option<R> {
+        self.shard(ino).lock().get(&ino).and_then(look)
+    }
+
+    /// A request is about to be sent. A change says what it is about, as far as that is known: nothing stands for anything.
+    pub fn begin(&self, change: Option<&[Ino]>) -> Heard {
+        let mut changes = self.changes.lock();
+        let since = changes.count;
+        let own = change.map(|inos| {
+            changes.count += 1;
+            let change = changes.count;
+            changes.under_way.push(Ended { change, at: 0, inos: inos.to_vec() });
+            change
+        });
+        Heard { head: ReplyHead::default(), since, own }
+    }
+
+    /// A change has its answer, and was about `touched` too; or it will never have one.
+    pub fn end(&self, heard: Heard, touched: impl Iterator<Item = Ino>) {
+        let Some(own) = heard.own else { return };
+        let mut changes = self.changes.lock();
+        let Some(at) = changes.under_way.iter().position(|change| change.change == own) else { return };
+        let mut ended = changes.under_way.swap_remove(at);
+        ended.inos.extend(touched);
+        changes.count += 1;
+        ended.at = changes.count;
+        if changes.ended.len() >= ENDED_MAX {
+            changes.ended.pop_front();
+        }
+        changes.ended.push_back(ended);
+    }
+
+    /// Enters an answer about `ino`, if it may be kept.
+    pub fn enter(&self, heard: Heard, ino: Ino, fill: impl FnOnce(&mut Known)) {
+        if !heard.head.cacheable {
+            return;
+        }
+        let mut shard = self.shard(ino).lock();
+        if heard.head.stamp < self.taken.load(SeqCst) || !self.changes.lock().allow(heard, ino) {
+            return;
+        }
+        if shard.len() >= KEPT_MAX / SHARDS {
+            shard.clear();
+        }
+        let known = shard.entry(ino).or_default();
+        if known.names.len() >= KEPT_MAX / SHARDS {
+            known.names.clear();
+        }
+        fill(known);
+    }
+
+    /// Pushes up to `number` are taken from here on.
+    pub fn note_taken(&self, number: u64) {
+        self.taken.fetch_max(number, SeqCst);
+    }
+
+    /// Pushes are counted anew: what they said before is dropped with everything else.
+    pub fn restart(&self, pushes: u64, told: &mut Vec<Invalidation>) {
+        self.taken.store(pushes, SeqCst);
+        self.drop_what(&Invalidation::Everything, told);
+    }
+
+    /// Drops what is no longer right; adds to `told` what that is, name by name.
+    pub fn drop_what(&self, what: &Invalidation, told: &mut Vec<Invalidation>) {
+        let Some(ino) = what.ino() else {
+            for shard in &self.shards {
+                let all = std::mem::take(&mut *shard.lock());
+                all.into_iter().for_each(|(ino, known)| tell_all(ino, known, told));
+            }
+            return told.push(Invalidation::Everything);
+        };
+        told.push(what.clone());
+        let mut shard = self.shard(ino).lock();
+        let Some(known) = shard.get_mut(&ino) else { return };
+        match what {
+            Invalidation::Attr(_) => (known.attr, known.inode) = (None, None),
+            Invalidation::Data(_) | Invalidation::Unlinked(_) => {
+                known.attr = None;
+                known.forget_data();
+            }
+            Invalidation::Entry(_, name) => drop(known.names.remove(&name[..])),
+            Invalidation::Inode(_) | Invalidation::Everything => tell_all(ino, std::mem::take(known), told),
+        }
+        if known.is_empty() {
+            shard.remove(&ino);
+        }
+    }
+}
+
+fn tell_all(ino: Ino, known: Known, told: &mut Vec<Invalidation>) {
+    told.push(Invalidation::Data(ino));
+    told.extend(known.names.into_keys().map(|name| Invalidation::Entry(ino, name.into())));
+}

@@ -1,0 +1,308 @@
+//! Calls to the server: numbers, retries, the lease, and going on with the session after a lost connection.
+
+use super::{Remote, cache::Heard};
+use parking_lot::Mutex;
+use sluice_base::{Ino, SessionId};
+use sluice_meta::{
+    Error, Result,
+    rpc::{
+        Fault, client,
+        message::{Begin, Call, Effect, End, Hold, Invalidation, Number, Release, Resume},
+    },
+    store::MetaStore,
+};
+use std::{
+    collections::BTreeSet,
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    time::Duration,
+};
+
+/// The way to the server. Calls block their thread; a call whose connection is lost waits for the next one, within its time.
+pub trait Link: Send + Sync {
+    /// Sends a request and waits for its answer.
+    fn call(&self, method: u16, body: Vec<u8>) -> std::result::Result<Vec<u8>, LinkError>;
+}
+
+/// No answer came.
+#[derive(Debug, thiserror::Error)]
+pub enum LinkError {
+    /// Nor will one: the request may have been done or not.
+    #[error("no answer from the server: {0}")]
+    Lost(String),
+    /// The mount is being ended.
+    #[error("the connection is closed")]
+    Closed,
+}
+
+/// Who the mount is for the server.
+pub struct Session {
+    /// Its number.
+    pub id: SessionId,
+    /// The last push before this process began.
+    pub(super) pushes: u64,
+    epoch: AtomicU64,
+    pub(super) lease: Duration,
+    /// What the cache says may be believed until then, in nanoseconds of the monotonic clock.
+    believed_until: AtomicU64,
+    /// It has ended for good.
+    pub(super) over: AtomicBool,
+    /// Counts resumptions; held while one is under way.
+    resumed: Mutex<u64>,
+    numbers: Mutex<Numbers>,
+}
+
+#[derive(Default)]
+struct Numbers {
+    last: u64,
+    waiting: BTreeSet<u64>,
+}
+
+impl Session {
+    fn new(id: SessionId, epoch: u32, lease: Duration, last_number: u64, pushes: u64) -> Self {
+        Self {
+            id,
+            pushes,
+            epoch: AtomicU64::new(epoch.into()),
+            lease,
+            believed_until: AtomicU64::new(0),
+            over: AtomicBool::new(false),
+            resumed: Mutex::new(0),
+            numbers: Mutex::new(Numbers { last: last_number, waiting: BTreeSet::new() }),
+        }
+    }
+
+    /// A number for a change; the answer to it is outstanding until [`Session::answered`].
+    pub fn next_number(&self) -> u64 {
+        let mut numbers = self.numbers.lock();
+        numbers.last += 1;
+        let number = numbers.last;
+        numbers.waiting.insert(number);
+        number
+    }
+
+    /// A number that an earlier process gave, asked again.
+    pub fn again(&self, number: u64) {
+        let mut numbers = self.numbers.lock();
+        numbers.last = numbers.last.max(number);
+        numbers.waiting.insert(number);
+    }
+
+    /// The answer has come, or nobody waits for it.
+    pub fn answered(&self, number: u64) {
+        self.numbers.lock().waiting.remove(&number);
+    }
+
+    fn number(&self, number: u64) -> Number {
+        let numbers = self.numbers.lock();
+        let seen_up_to = numbers.waiting.first().map_or(numbers.last, |first| first - 1);
+        Number { number, seen_up_to }
+    }
+}
+
+/// Where the mount's own store keeps its session: id and epoch.
+const SESSION_KEY: &[u8] = b"msession";
+
+/// The session that an earlier process of this mount left, taken over from it, or else a new one.
+pub fn take_up(link: &dyn Link, own: &MetaStore, name: &[u8]) -> Result<Session> {
+    let known = own.snapshot().get(SESSION_KEY)?;
+    let known = known.and_then(|bytes| bytes.as_chunks::<8>().0.try_into().ok());
+    let session = match known.map(|words: [[u8; 8]; 2]| words.map(u64::from_le_bytes)) {
+        Some([id, epoch]) => {
+            let call = Resume { session: SessionId(id), epoch: epoch as u32, take_over: true, uses: Vec::new() };
+            let answer = asked(link, &call)?;
+            let lease = Duration::from_millis(answer.lease_ms.into());
+            Session::new(SessionId(id), answer.epoch, lease, answer.numbers, answer.pushes)
+        }
+        None => {
+            let begun = asked(link, &Begin { name })?;
+            Session::new(begun.session, begun.epoch, Duration::from_millis(begun.lease_ms.into()), 0, 0)
+        }
+    };
+    let value = [session.id.0.to_le_bytes(), session.epoch.load(SeqCst).to_le_bytes()].concat();
+    // In the log before any change of the session, so a power loss takes both or none.
+    own.transact(|txn| -> Result<()> {
+        txn.put(SESSION_KEY, value.clone());
+        Ok(())
+    })?;
+    Ok(session)
+}
+
+/// Ends the session, of which nothing is left.
+pub(super) fn end(remote: &Remote) -> Result<()> {
+    let left = !remote.pending.files().is_empty() || !super::unstored(&remote.own)?.is_empty();
+    if left {
+        return Ok(());
+    }
+    remote.ask(&End {})?;
+    remote.own.transact(|txn| -> Result<()> {
+        txn.delete(SESSION_KEY);
+        Ok(())
+    })?;
+    Ok(())
+}
+
+fn asked<'a, C: Call<'a>>(link: &dyn Link, call: &C) -> Result<C::Reply> {
+    let body = link.call(C::METHOD.number(), client::request(call));
+    let body = body.map_err(|error| Error::Server(error.to_string()))?;
+    let answer = client::reply::<C>(&body).and_then(|answer| answer.answer);
+    answer.map(|changed| changed.value).map_err(|fault| match fault {
+        Fault::Meta(error) => error,
+        other => Error::Server(other.to_string()),
+    })
+}
+
+/// What a fault is for the operation that met it.
+fn failed(fault: Fault) -> Error {
+    match fault {
+        Fault::Meta(error) => error,
+        Fault::Fenced | Fault::Ended => Error::Fenced,
+        other => Error::Server(other.to_string()),
+    }
+}
+
+impl Remote {
+    fn now_ns(&self) -> u64 {
+        self.clock.monotonic().as_nanos() as u64
+    }
+
+    /// Whether what is cached may be believed now.
+    pub(super) fn is_believed(&self) -> bool {
+        self.now_ns() < self.session.believed_until.load(SeqCst)
+    }
+
+    /// How long the kernel may believe what it is told now.
+    pub fn valid(&self) -> Duration {
+        Duration::from_nanos(self.session.believed_until.load(SeqCst).saturating_sub(self.now_ns()))
+    }
+
+    /// Asks what changes nothing that is cached.
+    pub(super) fn ask<'a, C: Call<'a>>(&self, call: &C) -> Result<(Heard, C::Reply)> {
+        self.ask_kept(call).map_err(|(_, error)| error)
+    }
+
+    /// As [`Remote::ask`]; that the answer is an error may be known from now on too.
+    pub(super) fn ask_kept<'a, C: Call<'a>>(&self, call: &C) -> std::result::Result<(Heard, C::Reply), (Heard, Error)> {
+        if !crate::may_wait() {
+            return Err((Heard::default(), Error::Away));
+        }
+        self.call(call, None, self.cache.begin(None))
+    }
+
+    /// Changes something about `inos`, which may be more than these where there are none.
+    pub(super) fn change<'a, C: Call<'a>>(&self, call: &C, inos: &[Ino]) -> Result<(Heard, C::Reply)> {
+        if !crate::may_wait() {
+            return Err(Error::Away);
+        }
+        let number = (C::METHOD.effect() == Effect::Change).then(|| self.session.next_number());
+        let done = self.change_as(call, inos, number);
+        number.iter().for_each(|number| self.session.answered(*number));
+        done
+    }
+
+    /// As [`Remote::change`], under a number that was given before.
+    pub(super) fn change_as<'a, C: Call<'a>>(
+        &self,
+        call: &C,
+        inos: &[Ino],
+        number: Option<u64>,
+    ) -> Result<(Heard, C::Reply)> {
+        let heard = self.cache.begin(Some(inos));
+        let done = self.call(call, number, heard);
+        // Nothing, when it had its answer.
+        self.cache.end(heard, std::iter::empty());
+        done.map_err(|(_, error)| error)
+    }
+
+    /// Sends again after every lost connection. Waits.
+    fn call<'a, C: Call<'a>>(
+        &self,
+        call: &C,
+        number: Option<u64>,
+        mut heard: Heard,
+    ) -> std::result::Result<(Heard, C::Reply), (Heard, Error)> {
+        let never = Heard::default();
+        loop {
+            if self.session.over.load(SeqCst) {
+                return Err((never, Error::Fenced));
+            }
+            let resumed = *self.session.resumed.lock();
+            let sent = self.now_ns();
+            let body = match number {
+                Some(number) => client::change(call, self.session.number(number)),
+                None => client::request(call),
+            };
+            let answer = match self.link.call(C::METHOD.number(), body) {
+                Err(LinkError::Closed) => return Err((never, Error::Fenced)),
+                Err(LinkError::Lost(why)) => {
+                    tracing::debug!(method = ?C::METHOD, why, "asked again");
+                    continue;
+                }
+                Ok(body) => client::reply::<C>(&body).map_err(|fault| (never, failed(fault)))?,
+            };
+            if answer.head.renewed {
+                self.session.believed_until.fetch_max(sent + self.session.lease.as_nanos() as u64, SeqCst);
+            }
+            match answer.answer {
+                Ok(changed) => {
+                    changed.touched.iter().for_each(|what| self.cache.drop_what(what, &mut Vec::new()));
+                    self.cache.end(heard, changed.touched.iter().filter_map(Invalidation::ino));
+                    heard.head = answer.head;
+                    return Ok((heard, changed.value));
+                }
+                Err(fault) if fault.is_of_session() => {
+                    self.resume(resumed, &fault).map_err(|error| (never, error))?;
+                }
+                Err(Fault::Window) => {}
+                Err(fault) => {
+                    heard.head = answer.head;
+                    return Err((heard, failed(fault)));
+                }
+            }
+        }
+    }
+
+    /// Goes on with the session, unless somebody else did since resumption `seen`.
+    fn resume(&self, seen: u64, why: &Fault) -> Result<()> {
+        let mut resumed = self.session.resumed.lock();
+        if *resumed != seen {
+            return Ok(());
+        }
+        tracing::info!(%why, session = %self.session.id, "resuming");
+        self.session.believed_until.store(0, SeqCst);
+        let mut uses: Vec<Ino> = self.held.lock().iter().copied().collect();
+        let rest = uses.split_off(uses.len().min(Release::INOS_MAX));
+        let epoch = self.session.epoch.load(SeqCst) as u32;
+        let call = Resume { session: self.session.id, epoch, take_over: false, uses };
+        let sent = self.now_ns();
+        let body = match self.link.call(Resume::METHOD.number(), client::request(&call)) {
+            // The caller asks again, and comes back here.
+            Err(LinkError::Lost(_)) => return Ok(()),
+            Err(LinkError::Closed) => return Err(Error::Fenced),
+            Ok(body) => body,
+        };
+        match client::reply::<Resume>(&body).and_then(|answer| answer.answer) {
+            Ok(answer) => {
+                let answer = answer.value;
+                self.session.epoch.store(answer.epoch.into(), SeqCst);
+                if !answer.kept {
+                    self.lost_track(answer.pushes);
+                }
+                *resumed += 1;
+                drop(resumed);
+                let lease = Duration::from_millis(answer.lease_ms.into()).as_nanos() as u64;
+                self.session.believed_until.store(sent + lease, SeqCst);
+                for inos in rest.chunks(Release::INOS_MAX) {
+                    let hold = Hold { inos: inos.to_vec() };
+                    let _ = self.link.call(Hold::METHOD.number(), client::request(&hold));
+                }
+                Ok(())
+            }
+            Err(Fault::Fenced | Fault::Ended) => {
+                self.session.over.store(true, SeqCst);
+                tracing::error!(session = %self.session.id, "the session has ended: open files fail from now on");
+                Err(Error::Fenced)
+            }
+            Err(other) => Err(failed(other)),
+        }
+    }
+}

@@ -1,0 +1,148 @@
+//! From this mount's own log to the server.
+
+use super::{Change, Remote};
+use sluice_base::{Ino, ObjectId, Seq};
+use sluice_meta::{DataChange, Error, Result, rpc::message::Publish, store::Txn};
+use std::{collections::HashSet, ops::ControlFlow, sync::atomic::Ordering::SeqCst};
+
+/// Keys of the mount's own store: a table byte, then big-endian numbers.
+///
+/// | table | key | value |
+/// |---|---|---|
+/// | `p` | inode, change | a change that is not published, as the body of a publish request |
+/// | `q` | number of the session | inode and last change of a publish that was sent under it |
+/// | `o` | object id | nothing: an object that is not stored |
+fn change_key(ino: Ino, n: u64) -> Vec<u8> {
+    [&b"p"[..], &ino.0.to_be_bytes(), &n.to_be_bytes()].concat()
+}
+fn sent_key(number: u64) -> Vec<u8> {
+    [&b"q"[..], &number.to_be_bytes()].concat()
+}
+fn object_key(id: ObjectId) -> Vec<u8> {
+    [&b"o"[..], &id.0].concat()
+}
+
+fn numbers<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
+    let (words, rest) = bytes.as_chunks::<8>();
+    let words: [[u8; 8]; N] = words.try_into().ok()?;
+    rest.is_empty().then(|| words.map(u64::from_be_bytes))
+}
+
+/// Objects of which the mount's own store says that they are not stored.
+pub fn unstored(own: &sluice_meta::store::MetaStore) -> Result<HashSet<ObjectId>> {
+    let mut found = HashSet::new();
+    own.snapshot().scan(b"o", b"p", &mut |key, _| {
+        found.extend(key[1..].try_into().ok().map(ObjectId));
+        ControlFlow::Continue(())
+    })?;
+    Ok(found)
+}
+
+impl Remote {
+    /// Finds what an earlier process left: changes that wait, and publishes whose answer it may not have seen. Those go first,
+    /// each under its number.
+    pub(super) fn recover(&self) -> Result<()> {
+        let corrupt = || Error::Corrupt("the mount's own log".into());
+        let (mut changes, mut sent) = (Vec::new(), Vec::new());
+        let snapshot = self.own.snapshot();
+        snapshot.scan(b"p", b"q", &mut |_, value| {
+            changes.push(Change::decode(Seq(0), value));
+            ControlFlow::Continue(())
+        })?;
+        snapshot.scan(b"q", b"r", &mut |key, value| {
+            sent.push(numbers::<1>(&key[1..]).zip(numbers::<2>(value)));
+            ControlFlow::Continue(())
+        })?;
+        for found in changes {
+            let (ino, change) = found.ok_or_else(corrupt)?;
+            self.next_change.fetch_max(change.n + 1, SeqCst);
+            self.pending.add(ino, change);
+        }
+        for found in sent {
+            let ([number], [ino, last]) = found.ok_or_else(corrupt)?;
+            self.session.again(number);
+            self.resend(Ino(ino), number, last)?;
+        }
+        Ok(())
+    }
+
+    /// Acks a change: from here on it survives this process.
+    pub(super) fn log(&self, ino: Ino, mut change: Change, data: &DataChange<'_>) -> Result<Change> {
+        let bytes = change.encode(ino).ok_or(Error::Invalid("a change of too many pieces"))?;
+        let done = self.own.transact(|txn| -> Result<()> {
+            txn.put(&change_key(ino, change.n), bytes.clone());
+            change.new_objects.iter().for_each(|id| txn.put(&object_key(*id), b""));
+            data.attachments.iter().for_each(|section| txn.attach(section.header.clone(), section.data));
+            Ok(())
+        })?;
+        change.seq = done.seq;
+        Ok(change)
+    }
+
+    /// Tells the server all changes of a file.
+    pub(super) fn publish_file(&self, ino: Ino) -> Result<()> {
+        if !crate::may_wait() {
+            return Err(Error::Away);
+        }
+        let _turn = self.publishing[ino.0 as usize % self.publishing.len()].lock();
+        while let Some(change) = self.pending.merged(ino, None) {
+            let number = self.session.next_number();
+            let sent = [ino.0.to_be_bytes(), change.n.to_be_bytes()].concat();
+            self.own.transact(|txn| -> Result<()> {
+                txn.put(&sent_key(number), sent.clone());
+                Ok(())
+            })?;
+            self.send(ino, number, &change)?;
+        }
+        Ok(())
+    }
+
+    fn resend(&self, ino: Ino, number: u64, last: u64) -> Result<()> {
+        match self.pending.merged(ino, Some(last)) {
+            Some(change) => crate::waiting(|| self.send(ino, number, &change)),
+            None => self.done(ino, number, 0),
+        }
+    }
+
+    /// Sends a change under `number`, and forgets it when it is done, or when its file is gone.
+    fn send(&self, ino: Ino, number: u64, change: &Change) -> Result<()> {
+        let call: Publish<'_> = change.publish(ino).ok_or(Error::Invalid("a change of too many pieces"))?;
+        let answer = self.change_as(&call, &[ino], Some(number));
+        match answer {
+            Ok((head, attr)) => self.keep_attr(head, &attr),
+            Err(Error::Stale | Error::NotFound) => {}
+            // It may have been done: it stays noted, and goes again under its number.
+            Err(error @ (Error::Fenced | Error::Away)) => return Err(error),
+            Err(error) => {
+                self.session.answered(number);
+                self.own.transact(|txn| -> Result<()> {
+                    txn.delete(&sent_key(number));
+                    Ok(())
+                })?;
+                return Err(error);
+            }
+        }
+        self.session.answered(number);
+        self.done(ino, number, change.n)
+    }
+
+    fn done(&self, ino: Ino, number: u64, last: u64) -> Result<()> {
+        let changes = self.pending.numbers(ino, last);
+        self.own.transact(|txn: &mut Txn<'_>| -> Result<()> {
+            changes.iter().for_each(|n| txn.delete(&change_key(ino, *n)));
+            txn.delete(&sent_key(number));
+            Ok(())
+        })?;
+        self.pending.published(ino, last);
+        Ok(())
+    }
+
+    /// An object needs this mount's journal no more.
+    pub(super) fn note_clean(&self, id: ObjectId) -> Result<()> {
+        self.own.transact(|txn| -> Result<()> {
+            txn.delete(&object_key(id));
+            Ok(())
+        })?;
+        Ok(())
+    }
+}
