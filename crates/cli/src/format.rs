@@ -58,7 +58,7 @@ pub fn run(args: &FormatArgs) -> anyhow::Result<ExitCode> {
 /// stay in the store for `gc`. A failure leaves nothing behind.
 pub async fn make(dir: &Path, store: &str, force: bool) -> anyhow::Result<VolumeConfig> {
     if !force {
-        check_free(dir)?;
+        check_free(dir, false)?;
     }
     let id = VolumeId::random(&OsEntropy);
     let config = VolumeConfig { format_version: FORMAT_VERSION, id: id.to_string(), store: store.to_string() };
@@ -72,7 +72,7 @@ pub async fn make(dir: &Path, store: &str, force: bool) -> anyhow::Result<Volume
 }
 
 /// No volume, and nothing that a volume would mix with.
-fn check_free(dir: &Path) -> anyhow::Result<()> {
+fn check_free(dir: &Path, is_locked: bool) -> anyhow::Result<()> {
     if let Some(existing) = directory::load(dir)? {
         bail!(
             "{} holds volume {} already; --force makes a new one and forgets every file of the old one",
@@ -80,7 +80,8 @@ fn check_free(dir: &Path) -> anyhow::Result<()> {
             existing.id
         );
     }
-    if directory::has_parts(dir) {
+    // Until we hold the lock, they may be what another process makes at this moment.
+    if is_locked && directory::has_parts(dir) {
         bail!(
             "{} has the metadata of a volume, but meta/volume.json is missing: `sluice fsck --repair {}` restores it from its copy \
              in the store",
@@ -107,7 +108,7 @@ async fn write(dir: &Path, config: &VolumeConfig, force: bool, traces: &mut Trac
     traces.take_lock(dir)?;
     if !force {
         // Another process may have been quicker.
-        check_free(dir)?;
+        check_free(dir, true)?;
     }
     if let StoreUrl::File(path) = config.store_url(dir)? {
         traces.make_dir(&path)?;

@@ -72,7 +72,7 @@ fn the_cache_disk_is_full() {
 #[test]
 fn the_journal_disk_is_full() {
     needs_binary!();
-    let volume = Volume::new().option("--journal-size", "4G");
+    let volume = Volume::new().option("--journal-size", "256M");
     volume.up().umount();
     let disk = SmallDisk::new(volume.dir().join("journal"), 48);
     let mount = volume.up();
