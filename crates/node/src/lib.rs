@@ -1,0 +1,16 @@
+//! The group: nodes that lend their cache disks to a volume, and the way of a mount to them.
+//!
+//! - [`Members`]: the list with its epoch, and which of them has which object. [`View`]: the list of now and the one before.
+//!
+//! What a node keeps and sends is the stored form of segments, each with the CRC that binds it to object and index: a node
+//! that errs costs a reader another request, never a wrong byte.
+//!
+//! This crate knows nothing of files, extents, metadata or FUSE.
+
+#![forbid(unsafe_code)]
+
+mod members;
+mod view;
+
+pub use members::{BadList, MEMBERS_MAX, Member, Members, NAME_BYTES_MAX, NodeName, State};
+pub use view::{PREVIOUS_TIME, View};
