@@ -29,6 +29,47 @@ impl Crc32c {
     }
 }
 
+/// CRC-32C of two runs of bytes, one behind the other, from the CRC of each and the length of the second: nothing is read.
+///
+/// The first CRC is multiplied by x^(8 x length) modulo the polynomial, as in zlib's `crc32_combine`. A segment of 32 KiB takes
+/// two such products, about 0.1 us; crc-fast's own `checksum_combine` builds matrices, which takes longer than reading it.
+pub fn crc32c_combine(first: u32, second: u32, second_bytes: u32) -> u32 {
+    let (mut left, mut power, mut product) = (second_bytes, 3, first);
+    while left != 0 {
+        if left & 1 != 0 {
+            product = times(POWERS[power], product);
+        }
+        (left, power) = (left >> 1, power + 1);
+    }
+    product ^ second
+}
+
+/// The polynomial without x^32; the highest bit is the coefficient of x^0, as everywhere below.
+const POLYNOMIAL: u32 = 0x82f6_3b78;
+/// x^(2^n) modulo the polynomial, up to 8 x 2^31.
+const POWERS: [u32; 35] = {
+    let mut powers = [1 << 30; 35];
+    let mut n = 1;
+    while n < powers.len() {
+        powers[n] = times(powers[n - 1], powers[n - 1]);
+        n += 1;
+    }
+    powers
+};
+
+/// The product of two polynomials modulo the polynomial.
+const fn times(a: u32, mut b: u32) -> u32 {
+    let (mut product, mut bit) = (0, 1 << 31);
+    while bit != 0 {
+        if a & bit != 0 {
+            product ^= b;
+        }
+        b = if b & 1 != 0 { b >> 1 ^ POLYNOMIAL } else { b >> 1 };
+        bit >>= 1;
+    }
+    product
+}
+
 /// What binds a segment to its place: CRC-32C of the object id and the little-endian index. A segment's stored CRC is the CRC
 /// of its bytes xor this, so that a segment served in another's place fails the check.
 pub fn place_crc(object: ObjectId, segment_index: u32) -> u32 {
@@ -62,6 +103,18 @@ mod tests {
             crc.update(piece);
         }
         assert_eq!(crc.value(), crc32c(&bytes));
+    }
+
+    #[test]
+    fn combined_equals_whole() {
+        let bytes: Vec<u8> = (0..70_000u32).map(|i| ((i * 37) >> 4) as u8).collect();
+        for at in [0, 1, 2, 777, 32 << 10, 65_535, 69_999, 70_000] {
+            let (first, second) = bytes.split_at(at);
+            let combined = crc32c_combine(crc32c(first), crc32c(second), second.len() as u32);
+            assert_eq!(combined, crc32c(&bytes), "cut at {at}");
+        }
+        let long = crc_fast::checksum_combine(CrcAlgorithm::Crc32Iscsi, 1, 2, u32::MAX.into());
+        assert_eq!(u64::from(crc32c_combine(1, 2, u32::MAX)), long);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The group: nodes that lend their cache disks to a volume, and the way of a mount to them.
 //!
 //! - [`Members`]: the list with its epoch, and which of them has which object. [`View`]: the list of now and the one before.
+//! - [`Registry`]: the server's side of it, without I/O. [`message`]: what all of them say to each other.
 //!
 //! What a node keeps and sends is the stored form of segments, each with the CRC that binds it to object and index: a node
 //! that errs costs a reader another request, never a wrong byte.
@@ -10,7 +11,10 @@
 #![forbid(unsafe_code)]
 
 mod members;
+pub mod message;
+mod registry;
 mod view;
 
 pub use members::{BadList, MEMBERS_MAX, Member, Members, NAME_BYTES_MAX, NodeName, State};
+pub use registry::{EXPIRY, HEARTBEAT_INTERVAL, Registry, RegistryError};
 pub use view::{PREVIOUS_TIME, View};

@@ -1,6 +1,6 @@
 //! Who is in the group, and which of them has which object.
 
-mod codec;
+pub(crate) mod codec;
 mod rank;
 
 pub use codec::BadList;

@@ -1,0 +1,162 @@
+//! Segments of an object, asked of a node and sent by it.
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use sluice_base::{
+    ObjectId,
+    crc::{crc32c, crc32c_combine, place_crc, segment_crc},
+    limits::{SEGMENT_BYTES, SEGMENTS_PER_OBJECT},
+};
+use sluice_object::StoredObject;
+use sluice_wire::{Body, Payload};
+use std::ops::Range;
+
+/// Asked of a node: segments of a stored object.
+pub const READ_SEGMENTS: u16 = 220;
+
+/// Only what is cached is wanted.
+const CACHED_ONLY: u8 = 1;
+/// Length and CRC of each segment.
+const HEAD_BYTES: usize = 8;
+
+/// The body of [`READ_SEGMENTS`]. It has what the metadata says of the object, so that a node needs no metadata.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReadSegments {
+    /// The object.
+    pub object: StoredObject,
+    /// Its segments, at least one, within the object.
+    pub range: Range<u32>,
+    /// Nothing is to be fetched for this: what is not in the cache is a failure.
+    pub cached_only: bool,
+}
+
+/// A segment in its stored form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// Its number in the object.
+    pub index: u32,
+    /// Its stored bytes; none when it is absent.
+    pub bytes: Bytes,
+    /// Its `segment_crc`; 0 when it is absent.
+    pub crc: u32,
+}
+
+/// An answer is not what was asked for. Who sent it is not to be believed for a while.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadAnswer {
+    /// Lengths and body do not fit.
+    #[error("the answer is not laid out as segments")]
+    Malformed,
+    /// Bytes that are not those of the segment.
+    #[error("segment {0} fails its checksum")]
+    Corrupt(u32),
+    /// Segments are sound, the rest is not.
+    #[error("the answer fails its checksum")]
+    Checksum,
+}
+
+impl ReadSegments {
+    /// The bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(40);
+        out.put_slice(&self.object.id().0);
+        out.put_u64_le(self.object.stored_bytes());
+        out.put_u32_le(self.object.segment_count());
+        out.put_u32_le(self.range.start);
+        out.put_u32_le(self.range.end - self.range.start);
+        out.put_u8(if self.cached_only { CACHED_ONLY } else { 0 });
+        out
+    }
+
+    /// What the bytes say, if such an object can be and has these segments.
+    pub fn decode(mut bytes: &[u8]) -> Option<Self> {
+        let id = ObjectId(bytes.split_off(..16)?.try_into().ok()?);
+        let (stored_bytes, count) = (bytes.try_get_u64_le().ok()?, bytes.try_get_u32_le().ok()?);
+        let object = StoredObject::new(id, count, stored_bytes).ok()?;
+        let (first, wanted) = (bytes.try_get_u32_le().ok()?, bytes.try_get_u32_le().ok()?);
+        let range = first..first.checked_add(wanted)?;
+        let flags = bytes.try_get_u8().ok().filter(|flags| *flags <= CACHED_ONLY)?;
+        let sound = bytes.is_empty() && !range.is_empty() && range.end <= count;
+        sound.then_some(Self { object, range, cached_only: flags == CACHED_ONLY })
+    }
+}
+
+impl Segment {
+    /// One without stored bytes.
+    pub fn absent(index: u32) -> Self {
+        Self { index, bytes: Bytes::new(), crc: 0 }
+    }
+
+    /// Whether the bytes are those that the object's writer sealed.
+    pub fn is_sound(&self, object: ObjectId) -> bool {
+        match self.bytes.len() {
+            0 => self.crc == 0,
+            len => len <= SEGMENT_BYTES && segment_crc(object, self.index, &self.bytes) == self.crc,
+        }
+    }
+}
+
+/// The answer: lengths and CRCs of all segments, then their bytes. Its own CRC is put together from theirs, so that they are
+/// not read for it; who uses them checks each.
+pub fn answer(object: ObjectId, segments: &[Segment]) -> Payload {
+    let (pieces, crc) = pieces(object, segments);
+    Payload::from(pieces).with_crc(crc).unchecked()
+}
+
+/// The pieces of an answer, and the CRC of all of them.
+pub(super) fn pieces(object: ObjectId, segments: &[Segment]) -> (Vec<Bytes>, u32) {
+    let mut head = BytesMut::with_capacity(HEAD_BYTES * segments.len());
+    for segment in segments {
+        head.put_u32_le(segment.bytes.len() as u32);
+        head.put_u32_le(segment.crc);
+    }
+    let crc = segments.iter().fold(crc32c(&head), |crc, segment| followed_by(crc, object, segment));
+    let bytes = segments.iter().map(|segment| segment.bytes.clone()).filter(|bytes| !bytes.is_empty());
+    ([head.freeze()].into_iter().chain(bytes).collect(), crc)
+}
+
+/// The segments of `range` that an answer has, each one checked.
+pub fn segments(body: Body, object: ObjectId, range: Range<u32>) -> Result<Vec<Segment>, BadAnswer> {
+    let (bytes, expected) = body.into_parts();
+    open(bytes, expected, object, range)
+}
+
+/// The segments in `bytes`, which have this CRC unless somebody has compared already.
+pub(super) fn open(
+    mut bytes: Bytes,
+    expected: Option<u32>,
+    object: ObjectId,
+    range: Range<u32>,
+) -> Result<Vec<Segment>, BadAnswer> {
+    debug_assert!(range.len() <= SEGMENTS_PER_OBJECT);
+    if bytes.len() < HEAD_BYTES * range.len() {
+        return Err(BadAnswer::Malformed);
+    }
+    let mut head = bytes.split_to(HEAD_BYTES * range.len());
+    let mut crc = crc32c(&head);
+    let mut found = Vec::with_capacity(range.len());
+    for index in range {
+        let (len, sum) = (head.get_u32_le() as usize, head.get_u32_le());
+        if len > SEGMENT_BYTES || len > bytes.len() {
+            return Err(BadAnswer::Malformed);
+        }
+        let segment = Segment { index, bytes: bytes.split_to(len), crc: sum };
+        if !segment.is_sound(object) {
+            return Err(BadAnswer::Corrupt(index));
+        }
+        crc = followed_by(crc, object, &segment);
+        found.push(segment);
+    }
+    match expected {
+        _ if !bytes.is_empty() => Err(BadAnswer::Malformed),
+        Some(expected) if expected != crc => Err(BadAnswer::Checksum),
+        _ => Ok(found),
+    }
+}
+
+/// The CRC of bytes whose CRC is `crc` and the segment's behind them.
+fn followed_by(crc: u32, object: ObjectId, segment: &Segment) -> u32 {
+    if segment.bytes.is_empty() {
+        return crc;
+    }
+    crc32c_combine(crc, segment.crc ^ place_crc(object, segment.index), segment.bytes.len() as u32)
+}

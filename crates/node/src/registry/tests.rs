@@ -1,0 +1,116 @@
+use super::*;
+use sluice_base::ObjectId;
+
+const HOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 0, 0, 9));
+
+const fn secs(secs: u64) -> Duration {
+    Duration::from_secs(secs)
+}
+
+fn named(text: &str) -> NodeName {
+    NodeName::new(text).unwrap()
+}
+
+fn join(name: &str, instance: u64, port: u16) -> Join {
+    Join { name: named(name), instance, address: ([0, 0, 0, 0], port).into(), weight: 1, capacity_bytes: 1 << 30 }
+}
+
+fn beat(name: &str, instance: u64) -> Heartbeat {
+    Heartbeat { name: named(name), instance, numbers: Numbers { hits: 5, ..Numbers::default() } }
+}
+
+fn names(registry: &Registry) -> Vec<String> {
+    registry.members().list().iter().map(|member| member.name.to_string()).collect()
+}
+
+#[test]
+fn each_change_raises_the_epoch() {
+    let mut registry = Registry::new(secs(0), 100);
+    let first = registry.join(secs(0), HOST, join("a", 1, 7000)).unwrap();
+    assert!(first > 100);
+    assert_eq!(registry.members().list()[0].address, "10.0.0.9:7000".parse().unwrap(), "where it connected from");
+    assert_eq!(registry.join(secs(1), HOST, join("a", 1, 7000)), Ok(first), "the same process: no change");
+    assert_eq!(registry.heartbeat(secs(1), &beat("a", 1)), Ok(first));
+    let second = registry.join(secs(1), HOST, join("b", 2, 7001)).unwrap();
+    assert!(second > first);
+    registry.drain(&named("b"), true).unwrap();
+    registry.drain(&named("b"), true).unwrap();
+    assert_eq!(registry.epoch(), second + 1);
+    assert_eq!(registry.members().owner(ObjectId([1; 16])).unwrap().name, named("a"));
+    registry.leave(&named("a"), 2);
+    assert_eq!(names(&registry), ["a", "b"], "another process cannot say it");
+    registry.leave(&named("a"), 1);
+    assert_eq!((names(&registry), registry.epoch()), (vec!["b".into()], second + 2));
+    assert_eq!(registry.group(secs(3))[0].silent_ms, 2000);
+    assert_eq!(registry.drain(&named("a"), true), Err(RegistryError::Unknown(named("a"))));
+}
+
+#[test]
+fn the_second_of_one_name_is_refused() {
+    let mut registry = Registry::new(secs(0), 1);
+    registry.join(secs(0), HOST, join("a", 1, 7000)).unwrap();
+    let refused = registry.join(secs(0), HOST, join("a", 2, 7001)).unwrap_err();
+    assert_eq!(refused.code(), message::FAILED_NAME);
+    assert!(refused.to_string().contains("10.0.0.9:7000"), "{refused}");
+    assert!(registry.heartbeat(secs(0), &beat("a", 2)).is_err());
+    // At the same address there can be one process only: it was restarted.
+    registry.join(secs(0), HOST, join("a", 3, 7000)).unwrap();
+    assert!(registry.heartbeat(secs(0), &beat("a", 1)).is_err());
+    // Once it is silent for long enough, anybody may have the name.
+    registry.expire(secs(7));
+    registry.join(secs(7), HOST, join("a", 4, 7001)).unwrap();
+}
+
+#[test]
+fn the_silent_go() {
+    let mut registry = Registry::new(secs(0), 1);
+    registry.join(secs(0), HOST, join("a", 1, 1)).unwrap();
+    registry.join(secs(0), HOST, join("b", 2, 2)).unwrap();
+    registry.heartbeat(secs(4), &beat("b", 2)).unwrap();
+    assert_eq!(registry.expires_at(), Some(EXPIRY));
+    let epoch = registry.epoch();
+    registry.expire(secs(5));
+    assert_eq!(registry.epoch(), epoch);
+    registry.expire(secs(6));
+    assert_eq!((names(&registry), registry.epoch()), (vec!["b".into()], epoch + 1));
+    assert!(registry.heartbeat(secs(6), &beat("a", 1)).is_err(), "it must join again");
+}
+
+#[test]
+fn a_server_that_was_restarted_lets_the_group_gather() {
+    let mut registry = Registry::new(secs(0), 1000);
+    assert!(registry.news(secs(1), 0).is_some(), "who knows none is told");
+    assert_eq!(registry.news(secs(1), 7), None);
+    registry.join(secs(2), HOST, join("a", 1, 1)).unwrap();
+    assert_eq!(registry.news(secs(5), 7), None);
+    assert_eq!(registry.news(secs(6), 7).unwrap().list().len(), 1);
+    assert_eq!(registry.news(secs(6), registry.epoch()), None);
+}
+
+#[test]
+fn requests() {
+    let mut registry = Registry::new(secs(0), 1);
+    let mut ask = |method, body: &[u8]| registry.handle(secs(0), HOST, method, body);
+    assert_eq!(ask(1, &[]), None);
+    let epoch = ask(message::JOIN, &join("a", 1, 1).encode()).unwrap().unwrap();
+    assert_eq!(ask(message::HEARTBEAT, &beat("a", 1).encode()), Some(Ok(epoch.clone())));
+    assert_eq!(ask(message::MEMBERS, &epoch), Some(Ok(Vec::new())));
+    let list = ask(message::MEMBERS, &message::encode_epoch(0)).unwrap().unwrap();
+    assert_eq!(Members::decode(&list).unwrap().list().len(), 1);
+    assert_eq!(message::decode_group(&ask(message::GROUP, &[]).unwrap().unwrap()).unwrap()[0].numbers.hits, 5);
+    assert_eq!(ask(message::DRAIN, &message::encode_drain(&named("a"), true)), Some(Ok(Vec::new())));
+    assert_eq!(ask(message::LEAVE, &message::encode_leave(&named("a"), 1)), Some(Ok(Vec::new())));
+    for method in [message::JOIN, message::HEARTBEAT, message::LEAVE, message::MEMBERS, message::DRAIN] {
+        assert_eq!(ask(method, &[9]), Some(Err(RegistryError::Malformed)));
+    }
+}
+
+#[test]
+fn there_is_an_end_to_members() {
+    let mut registry = Registry::new(secs(0), 1);
+    for n in 0..MEMBERS_MAX {
+        registry.join(secs(0), HOST, join(&format!("node-{n}"), 1, n as u16)).unwrap();
+    }
+    assert_eq!(registry.join(secs(0), HOST, join("one more", 1, 1)), Err(RegistryError::Crowded));
+    assert_eq!(Members::decode(&registry.members().encode()).unwrap().list().len(), MEMBERS_MAX);
+}
