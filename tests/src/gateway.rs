@@ -95,7 +95,7 @@ impl Drop for Gateway {
 
 /// A port that was free a moment ago. The server cannot be handed a listening socket, so a race remains; the kernel
 /// hands ports out in random order, so that it is not met in practice.
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).and_then(|l| l.local_addr()).expect("a free port").port()
 }
 

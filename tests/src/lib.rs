@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `SLUICE_BIN` | the binary to test; default: `target/release/sluice` of the workspace |
 //! | `SLUICE_TEST_LOCAL=1` | use a plain local directory where a test asks for a [`Place`]: checks the tests themselves |
+//! | `SLUICE_TEST_REMOTE=1` | mount by way of a server where a test asks for a [`Place`] |
 //! | `SLUICE_SEED` | seed of the random tests; printed by each of them |
 
 mod gateway;
@@ -15,6 +16,7 @@ mod lock;
 mod place;
 mod poll;
 mod run;
+mod server;
 mod tree;
 mod user;
 mod volume;
@@ -24,6 +26,7 @@ pub use lock::{LockKind, set_range_lock, would_block_on};
 pub use place::Place;
 pub use poll::{Stopwatch, eventually, wait_for};
 pub use run::{Ran, run, shell, sluice, sluice_binary};
+pub use server::Server;
 pub use tree::{Content, Node, Tree, TreeOptions, compare_trees, read_tree};
 pub use user::{NOBODY, as_user};
 pub use volume::{Mount, Scratch, Volume};
@@ -31,6 +34,11 @@ pub use volume::{Mount, Scratch, Volume};
 /// True when the tests run against a plain local directory to check the tests themselves.
 pub fn local_mode() -> bool {
     std::env::var_os("SLUICE_TEST_LOCAL").is_some_and(|v| v == "1")
+}
+
+/// True when a [`Place`] is a mount of another process's volume.
+pub fn remote_mode() -> bool {
+    std::env::var_os("SLUICE_TEST_REMOTE").is_some_and(|v| v == "1")
 }
 
 /// True when a test that is about the binary itself cannot run, because only a local directory is under test.

@@ -104,11 +104,16 @@ impl Volume {
     /// # Errors
     /// How the process ended.
     pub fn try_up_at(&self, mountpoint: &Path) -> Result<Mount, Ran> {
-        let log_path = self.scratch.path().join("stderr");
+        let up = ["up".into(), self.dir().into(), mountpoint.into()];
+        self.try_mount(up.into_iter().chain(self.options.iter().cloned()).collect(), mountpoint)
+    }
+
+    /// Runs a command that mounts at `mountpoint` until it does, or returns how it ended.
+    pub(crate) fn try_mount(&self, args: Vec<OsString>, mountpoint: &Path) -> Result<Mount, Ran> {
+        let log_path = mountpoint.with_extension("stderr");
         let log = File::options().create(true).append(true).open(&log_path).expect("the log");
         let log_start = log.metadata().expect("stat").len();
-        let mut command = self.command(["up".as_ref(), self.dir().as_os_str(), mountpoint.as_os_str()]);
-        command.args(&self.options);
+        let mut command = self.command(&args);
         let before = device_of(mountpoint);
         let is_mounted = || device_of(mountpoint).is_some_and(|now| Some(now) != before);
         let mut child = command
@@ -122,8 +127,14 @@ impl Volume {
             ended = child.try_wait().expect("wait");
             ended.is_some() || is_mounted()
         });
-        let mut mount =
-            Mount { child: Some(child), mountpoint: mountpoint.to_owned(), log_path, log_start, volume: self.clone() };
+        let mut mount = Mount {
+            child: Some(child),
+            mountpoint: mountpoint.to_owned(),
+            log_path,
+            log_start,
+            args,
+            volume: self.clone(),
+        };
         if ended.is_none() && is_mounted() {
             return Ok(mount);
         }
@@ -157,7 +168,7 @@ impl Volume {
         self.sluice(["fsck".as_ref(), self.dir().as_os_str(), "--data".as_ref()]).ok();
     }
 
-    fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+    pub(crate) fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(sluice_binary());
         command.args(args).envs(self.env.iter().map(|(k, v)| (k, v)));
         command
@@ -175,6 +186,7 @@ pub struct Mount {
     mountpoint: PathBuf,
     log_path: PathBuf,
     log_start: u64,
+    args: Vec<OsString>,
     volume: Volume,
 }
 
@@ -240,9 +252,15 @@ impl Mount {
     /// Unmounts and mounts again: what is seen afterwards comes from the volume, not from memory.
     #[track_caller]
     pub fn remount(self) -> Self {
-        let volume = self.volume.clone();
+        let again = self.again();
         self.umount();
-        volume.up()
+        again()
+    }
+
+    /// What mounts it once more, the same way.
+    pub fn again(&self) -> impl Fn() -> Self + use<> {
+        let (volume, args, mountpoint) = (self.volume.clone(), self.args.clone(), self.mountpoint.clone());
+        move || volume.try_mount(args.clone(), &mountpoint).unwrap_or_else(|ran| panic!("the mount failed: {ran:#?}"))
     }
 }
 

@@ -63,7 +63,8 @@ impl Remote {
             self.session.again(number);
             self.resend(Ino(ino), number, last)?;
         }
-        Ok(())
+        // Nobody has these files open any more.
+        crate::waiting(|| self.pending.files().into_iter().try_for_each(|ino| self.publish_file(ino)))
     }
 
     /// Acks a change: from here on it survives this process.

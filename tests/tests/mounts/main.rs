@@ -1,0 +1,21 @@
+//! One volume, several mounts: what one closes the others see, and what happens when one of them, or the server, goes.
+
+mod bytes;
+mod server;
+mod sharing;
+
+use std::{fs::File, io::Read, path::Path};
+
+/// The file's bytes, or the errno of whatever failed.
+fn read(path: impl AsRef<Path>) -> Result<Vec<u8>, Option<i32>> {
+    let mut bytes = Vec::new();
+    let done = File::open(path).and_then(|mut file| file.read_to_end(&mut bytes));
+    done.map(|_| bytes).map_err(|error| error.raw_os_error())
+}
+
+fn noise(seed: u64, len: usize) -> Vec<u8> {
+    use rand::{Rng, SeedableRng, rngs::StdRng};
+    let mut bytes = vec![0; len];
+    StdRng::seed_from_u64(seed).fill(&mut bytes[..]);
+    bytes
+}

@@ -1,0 +1,163 @@
+//! Close-to-open, names, and names that are taken by several at once.
+
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+    io::{Read, Seek, Write},
+    os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink},
+    path::Path,
+    thread,
+    time::Duration,
+};
+
+use sluice_tests::{Server, Stopwatch, skipped_in_local_mode, wait_for};
+
+use crate::{noise, read};
+
+/// Names that others changed are dropped by the kernel a moment after the change, attributes and data before it returns.
+const SOON: Duration = Duration::from_secs(5);
+
+fn names(dir: &Path) -> BTreeSet<String> {
+    fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+}
+
+#[test]
+fn what_one_closes_the_other_opens() {
+    if skipped_in_local_mode("what_one_closes_the_other_opens") {
+        return;
+    }
+    let server = Server::new();
+    let (a, b) = (server.mount("a"), server.mount("b"));
+    for round in 0..20 {
+        let (from, to) = if round % 2 == 0 { (&a, &b) } else { (&b, &a) };
+        // Inline, packed and in slots of their own; each shorter or longer than before.
+        for len in [10 + round as usize, 3000, 50_000, 300_000 - 1000 * round as usize] {
+            let bytes = noise(round * 7 + len as u64, len);
+            fs::write(from.path("f"), &bytes).unwrap();
+            assert!(read(to.path("f")).unwrap() == bytes, "round {round}, {len} bytes");
+            assert_eq!(fs::metadata(to.path("f")).unwrap().len(), len as u64);
+        }
+    }
+    // A reader that has its pages cached sees the new ones at its next open, and what is appended.
+    let mut log = File::options().append(true).open(a.path("f")).unwrap();
+    for i in 0..10 {
+        let before = read(b.path("f")).unwrap();
+        writeln!(log, "line {i}").unwrap();
+        log.sync_all().unwrap();
+        let after = read(b.path("f")).unwrap();
+        assert!(after.starts_with(&before) && after.ends_with(format!("line {i}\n").as_bytes()), "line {i}");
+    }
+    drop(log);
+    a.umount();
+    b.umount();
+}
+
+#[test]
+fn names_and_attributes() {
+    if skipped_in_local_mode("names_and_attributes") {
+        return;
+    }
+    let server = Server::new();
+    let (a, b) = (server.mount("a"), server.mount("b"));
+    assert!(!b.path("d").exists(), "that there is no such name may be cached from now on");
+    fs::create_dir(a.path("d")).unwrap();
+    wait_for("the directory to be seen", SOON, || b.path("d").is_dir());
+    fs::write(b.path("d/f"), b"1").unwrap();
+    assert_eq!(fs::read(a.path("d/f")).unwrap(), b"1");
+    fs::set_permissions(a.path("d/f"), fs::Permissions::from_mode(0o640)).unwrap();
+    assert_eq!(fs::metadata(b.path("d/f")).unwrap().mode() & 0o777, 0o640);
+    fs::rename(b.path("d/f"), b.path("d/g")).unwrap();
+    wait_for("the old name to be gone", SOON, || !a.path("d/f").exists());
+    assert_eq!(fs::read(a.path("d/g")).unwrap(), b"1");
+    fs::hard_link(a.path("d/g"), a.path("link")).unwrap();
+    assert_eq!(fs::metadata(b.path("d/g")).unwrap().nlink(), 2);
+    symlink("d/g", b.path("sym")).unwrap();
+    assert_eq!(fs::read(a.path("sym")).unwrap(), b"1");
+    // Replaced under a reader: whole, old or new.
+    fs::write(a.path("next"), b"2").unwrap();
+    fs::rename(a.path("next"), a.path("d/g")).unwrap();
+    wait_for("the new file to be seen", SOON, || fs::read(b.path("d/g")).unwrap() == b"2");
+    assert_eq!(fs::read(b.path("link")).unwrap(), b"1");
+    fs::remove_file(b.path("d/g")).unwrap();
+    wait_for("the name to be gone", SOON, || names(&a.path("d")).is_empty());
+    fs::remove_dir(a.path("d")).unwrap();
+    assert_eq!(names(a.root()), BTreeSet::from(["link".into(), "sym".into()]));
+    drop((a, b));
+}
+
+/// To be survived: a file loses its name on one mount while another has it open.
+#[test]
+fn unlinked_elsewhere_while_open() {
+    if skipped_in_local_mode("unlinked_elsewhere_while_open") {
+        return;
+    }
+    let server = Server::new();
+    let (a, b) = (server.mount("a"), server.mount("b"));
+    let bytes = noise(1, 200_000);
+    fs::write(a.path("f"), &bytes).unwrap();
+    let mut open = File::options().read(true).write(true).open(b.path("f")).unwrap();
+    fs::remove_file(a.path("f")).unwrap();
+    wait_for("the name to be gone", SOON, || !b.path("f").exists());
+    let mut found = Vec::new();
+    open.read_to_end(&mut found).unwrap();
+    assert!(found == bytes, "the bytes of an open file");
+    open.write_all(b"more").unwrap();
+    open.sync_all().unwrap();
+    open.rewind().unwrap();
+    let mut found = Vec::new();
+    open.read_to_end(&mut found).unwrap();
+    assert!(found.len() == bytes.len() + 4 && found.ends_with(b"more"));
+    assert_eq!(open.metadata().unwrap().nlink(), 0);
+    drop(open);
+    a.umount();
+    b.umount();
+    let mut server = server;
+    server.stop();
+    server.volume().fsck_is_clean();
+}
+
+/// To be survived: both make, link and rename the same names at once. Each name is made by one of them, and nobody waits for a lease.
+#[test]
+fn both_at_once_in_one_directory() {
+    if skipped_in_local_mode("both_at_once_in_one_directory") {
+        return;
+    }
+    const NAMES: usize = 150;
+    let server = Server::new();
+    let mounts = [server.mount("a"), server.mount("b")];
+    let watch = Stopwatch::start();
+    let made: Vec<BTreeSet<usize>> = thread::scope(|scope| {
+        let workers: Vec<_> = mounts
+            .iter()
+            .enumerate()
+            .map(|(me, mount)| {
+                scope.spawn(move || {
+                    let own = |name: &usize| match File::create_new(mount.path(format!("{name}"))) {
+                        Ok(file) => {
+                            file.write_all_at(format!("{me}").as_bytes(), 0).unwrap();
+                            true
+                        }
+                        Err(error) => {
+                            assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists, "{error}");
+                            false
+                        }
+                    };
+                    (0..NAMES).filter(own).collect()
+                })
+            })
+            .collect();
+        workers.into_iter().map(|worker| worker.join().unwrap()).collect()
+    });
+    assert!(made[0].is_disjoint(&made[1]), "a name was made twice");
+    assert_eq!(made[0].len() + made[1].len(), NAMES);
+    assert!(watch.elapsed() < Duration::from_secs(30), "took {:?}", watch.elapsed());
+    for mount in &mounts {
+        wait_for("all names to be seen", SOON, || names(mount.root()).len() == NAMES);
+        for (me, names) in made.iter().enumerate() {
+            for name in names {
+                assert_eq!(fs::read(mount.path(format!("{name}"))).unwrap(), format!("{me}").as_bytes(), "file {name}");
+            }
+        }
+    }
+    drop(mounts);
+}
