@@ -37,6 +37,8 @@ test-unit: deps ## The tests of the crates
 test-end-to-end: deps build ## The tests of the binary: kernel mount, real programs, real object store
 	# A hang must fail the run, with what was printed until then.
 	timeout 1500 $(CARGO) test --package sluice-tests --locked --no-fail-fast
+	# The same rules by way of a server.
+	SLUICE_TEST_REMOTE=1 timeout 600 $(CARGO) test --package sluice-tests --locked --test posix --test differential
 
 pjdfstest: deps build ## The POSIX suite of the pjdfstest crate on a mount
 	scripts/pjdfstest

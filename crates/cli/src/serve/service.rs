@@ -23,6 +23,9 @@ use tokio::sync::{Notify, oneshot};
 const EARLY_MAX: usize = 4096;
 /// How long a mount may take to give bytes that it has not stored.
 const UNSTORED_TIME: Duration = Duration::from_secs(10);
+/// How long a writer that lost its connection, or was started again, is waited for; within [`UNSTORED_TIME`] of the asker.
+const WRITER_WAIT: Duration = Duration::from_secs(4);
+const WRITER_LOOK: Duration = Duration::from_millis(100);
 /// The longest sleep of the one who looks what is due.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -150,6 +153,18 @@ impl MetaService {
         Ok(reply.body.into())
     }
 
+    /// The connection of a session, which gets a moment to come back.
+    async fn connected(&self, session: SessionId) -> Option<Arc<Peer>> {
+        let until = self.clock.monotonic() + WRITER_WAIT;
+        loop {
+            let found = self.sessions.lock().get(&session).cloned();
+            if found.is_some() || self.clock.monotonic() >= until {
+                return found;
+            }
+            tokio::time::sleep(WRITER_LOOK).await;
+        }
+    }
+
     fn held(&self, token: Token) -> oneshot::Receiver<rpc::Reply> {
         let (sender, receiver) = oneshot::channel();
         let mut held = self.held.lock();
@@ -177,9 +192,9 @@ impl MetaService {
             Err(Errno::ENOENT) => {}
             Err(errno) => return Err(other(format!("reading object {object} failed: {errno}"))),
         }
-        let writer = self.sessions.lock().get(&ask.session).cloned();
         let gone = || other(format!("session {}, which has not stored object {object}, is not connected", ask.session));
-        let reply = writer.ok_or_else(gone)?.call(volume_rpc::UNSTORED, body, UNSTORED_TIME).await;
+        let writer = self.connected(ask.session).await.ok_or_else(gone)?;
+        let reply = writer.call(volume_rpc::UNSTORED, body, UNSTORED_TIME).await;
         match reply {
             Ok(reply) => Ok(reply.body.checked().map_err(|error| other(error.to_string()))?.into()),
             Err(CallError::Failed { code, text }) => Err(Failure::new(code, text)),
