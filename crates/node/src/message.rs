@@ -32,6 +32,14 @@ pub const FAILED_UNKNOWN: u32 = 2;
 pub const FAILED_MALFORMED: u32 = 3;
 /// Code of a failure: there are as many members as may be.
 pub const FAILED_CROWDED: u32 = 4;
+/// Code of a failure: only what is cached was asked for, and it is not.
+pub const FAILED_NOT_HERE: u32 = 8;
+/// Code of a failure: too much is being fetched already; ask somebody else.
+pub const FAILED_BUSY: u32 = 9;
+/// Code of a failure: the object is not in the store; look at its record again.
+pub const FAILED_GONE: u32 = 10;
+/// Code of a failure: the store did not give the object to the node.
+pub const FAILED_STORE: u32 = 11;
 
 /// The body of [`JOIN`].
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,0 +1,236 @@
+//! The group as a reader uses it: the object's owner is asked, then the next in its order, then the caller goes to the store.
+
+mod link;
+
+use crate::{
+    Elsewhere, Member, Members, NodeName, View,
+    message::{ReadSegments, Segment},
+};
+use futures::future::{BoxFuture, FutureExt};
+use link::{Link, LinkError};
+use parking_lot::Mutex;
+use sluice_base::{Clock, Entropy};
+use sluice_object::StoredObject;
+use sluice_wire::Hello;
+use std::{
+    collections::HashMap,
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+use tokio::sync::Notify;
+
+/// Owners asked before the store is.
+const OWNERS_MAX: usize = 2;
+
+/// Settings of a [`Group`].
+#[derive(Clone, Debug)]
+pub struct GroupOptions {
+    /// How this peer says hello to nodes.
+    pub hello: Hello,
+    /// This peer's own name, if it is a node: it does not ask itself.
+    pub own: Option<NodeName>,
+    /// Time for one try, connecting included: a slow owner costs this, then the next is asked. 4 MiB take 0.4 s at 100 Mbit/s,
+    /// and a store that answers at all does so within a second.
+    pub try_time: Duration,
+    /// Time for a node that had the object before the list changed: it answers from its cache or not at all.
+    pub previous_time: Duration,
+}
+
+impl GroupOptions {
+    /// The usual settings.
+    pub fn new(hello: Hello) -> Self {
+        Self { hello, own: None, try_time: Duration::from_secs(2), previous_time: Duration::from_millis(500) }
+    }
+}
+
+/// No member gave the segments: the store has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GroupError {
+    /// Nothing is placed with anyone.
+    #[error("the group has no members")]
+    Empty,
+    /// Those that were asked failed, and why is in the log, or they are avoided since they failed before.
+    #[error("no owner answers")]
+    NoOwner,
+    /// The store does not have the object, says a node.
+    #[error("the object is not in the store")]
+    Gone,
+}
+
+/// Counts since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupStats {
+    /// Epoch of the list.
+    pub epoch: u32,
+    /// Reads that a node answered.
+    pub hits: u64,
+    /// Their bytes.
+    pub hit_bytes: u64,
+    /// Owners that did not answer, where somebody else was asked then.
+    pub fallbacks: u64,
+    /// Reads that no node answered.
+    pub misses: u64,
+    /// By member: reads that it answered, and their bytes.
+    pub by_member: Vec<(NodeName, u64, u64)>,
+}
+
+/// What is known of the group, and the ways to its members.
+pub struct Group {
+    options: GroupOptions,
+    view: Mutex<View>,
+    links: Mutex<HashMap<NodeName, Arc<Link>>>,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    stale: Notify,
+    hits: AtomicU64,
+    hit_bytes: AtomicU64,
+    fallbacks: AtomicU64,
+    misses: AtomicU64,
+}
+
+impl Group {
+    /// A group without members yet. Connections are made when they are first used, on the runtime of who uses them.
+    pub fn new(options: GroupOptions, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
+        Self {
+            options,
+            view: Mutex::default(),
+            links: Mutex::default(),
+            clock,
+            entropy,
+            stale: Notify::new(),
+            hits: AtomicU64::new(0),
+            hit_bytes: AtomicU64::new(0),
+            fallbacks: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+        }
+    }
+
+    /// The list of now.
+    pub fn members(&self) -> Arc<Members> {
+        self.view.lock().current().clone()
+    }
+
+    /// A list has come from the server.
+    pub fn update(&self, members: Members) {
+        let epoch = members.epoch();
+        let mut view = self.view.lock();
+        if !view.update(members, self.clock.monotonic()) {
+            return;
+        }
+        let current = view.current().clone();
+        drop(view);
+        tracing::debug!(epoch, members = current.list().len(), "the group has changed");
+        // Who is out of the list, or elsewhere, is not spoken to again.
+        self.links.lock().retain(|name, link| {
+            link.client.set_epoch(epoch);
+            current.get(name).is_some_and(|member| member.address == link.address)
+        });
+    }
+
+    /// A peer knows another list: the server is asked soon.
+    pub(crate) fn saw_epoch(&self, epoch: u32) {
+        if epoch != 0 && epoch != self.members().epoch() {
+            self.stale.notify_one();
+        }
+    }
+
+    /// Resolves when the list is known to be stale.
+    pub(crate) async fn stale(&self) {
+        self.stale.notified().await;
+    }
+
+    /// Segments of a stored object, in their order, each one checked.
+    pub async fn read(&self, object: StoredObject, range: Range<u32>) -> Result<Vec<Segment>, GroupError> {
+        let outcome = self.read_uncounted(object, range).await;
+        match &outcome {
+            Ok(segments) => {
+                self.hits.fetch_add(1, Relaxed);
+                self.hit_bytes.fetch_add(bytes_of(segments), Relaxed);
+            }
+            Err(GroupError::Empty) => {}
+            Err(_) => drop(self.misses.fetch_add(1, Relaxed)),
+        }
+        outcome
+    }
+
+    async fn read_uncounted(&self, object: StoredObject, range: Range<u32>) -> Result<Vec<Segment>, GroupError> {
+        let members = self.members();
+        let owners = members.owners(object.id(), OWNERS_MAX);
+        if owners.is_empty() {
+            return Err(GroupError::Empty);
+        }
+        let ask = ReadSegments { object, range, cached_only: false };
+        for owner in owners {
+            match self.ask(owner, &ask, self.options.try_time).await {
+                Ok(segments) => return Ok(segments),
+                Err(LinkError::Gone) => return Err(GroupError::Gone),
+                Err(error) => {
+                    tracing::debug!(node = %owner.name, object = %object.id(), %error, "a node did not answer");
+                    self.fallbacks.fetch_add(1, Relaxed);
+                }
+            }
+        }
+        Err(GroupError::NoOwner)
+    }
+
+    async fn ask(&self, member: &Member, ask: &ReadSegments, within: Duration) -> Result<Vec<Segment>, LinkError> {
+        let link = self.link(member);
+        let (segments, epoch) = link.read(ask, within).await?;
+        self.saw_epoch(epoch);
+        Ok(segments)
+    }
+
+    fn link(&self, member: &Member) -> Arc<Link> {
+        let mut links = self.links.lock();
+        if let Some(link) = links.get(&member.name).filter(|link| link.address == member.address) {
+            return link.clone();
+        }
+        let link = Link::new(member.address, self.options.hello.clone(), self.clock.clone(), self.entropy.clone());
+        link.client.set_epoch(self.view.lock().current().epoch());
+        let link = Arc::new(link);
+        links.insert(member.name.clone(), link.clone());
+        link
+    }
+
+    /// Counts since the start.
+    pub fn stats(&self) -> GroupStats {
+        let links = self.links.lock();
+        let of = |(name, link): (&NodeName, &Arc<Link>)| {
+            (name.clone(), link.hits.load(Relaxed), link.hit_bytes.load(Relaxed))
+        };
+        let mut by_member: Vec<_> = links.iter().map(of).collect();
+        drop(links);
+        by_member.sort();
+        GroupStats {
+            epoch: self.members().epoch(),
+            hits: self.hits.load(Relaxed),
+            hit_bytes: self.hit_bytes.load(Relaxed),
+            fallbacks: self.fallbacks.load(Relaxed),
+            misses: self.misses.load(Relaxed),
+            by_member,
+        }
+    }
+}
+
+/// A node asks for what it misses where it was before the list changed.
+impl Elsewhere for Group {
+    fn segments(&self, object: StoredObject, range: Range<u32>) -> BoxFuture<'_, Option<Vec<Segment>>> {
+        let before = self.view.lock().previous_owner(object.id(), self.clock.monotonic()).cloned();
+        let Some(before) = before.filter(|member| Some(&member.name) != self.options.own.as_ref()) else {
+            return futures::future::ready(None).boxed();
+        };
+        async move {
+            let ask = ReadSegments { object, range, cached_only: true };
+            self.ask(&before, &ask, self.options.previous_time).await.ok()
+        }
+        .boxed()
+    }
+}
+
+fn bytes_of(segments: &[Segment]) -> u64 {
+    segments.iter().map(|segment| segment.bytes.len() as u64).sum()
+}

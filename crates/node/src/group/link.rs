@@ -1,0 +1,135 @@
+//! The way to one node: its lanes, and how it has fared lately.
+
+use super::bytes_of;
+use crate::message::{self, BadAnswer, READ_SEGMENTS, ReadSegments, Segment};
+use parking_lot::Mutex;
+use sluice_base::{Clock, Entropy};
+use sluice_net::{CallError, Client, ClientOptions, LaneState, NoCallbacks};
+use sluice_wire::{Hello, LaneClass};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+/// A node that failed is not asked for this long, doubled with each failure in a row...
+const AVOID_BASE: Duration = Duration::from_secs(1);
+/// ... up to this. The server drops one that is gone within 6 s.
+const AVOID_MAX: Duration = Duration::from_secs(16);
+
+/// Why a node did not give segments.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum LinkError {
+    #[error("it failed lately")]
+    Avoided,
+    #[error("not connected: {0}")]
+    NotConnected(String),
+    #[error("the store does not have the object")]
+    Gone,
+    #[error(transparent)]
+    Call(CallError),
+    #[error(transparent)]
+    BadAnswer(BadAnswer),
+}
+
+impl LinkError {
+    /// Whether the node itself is at fault, so that it is better left alone for a while.
+    fn is_trouble(&self) -> bool {
+        match self {
+            Self::Avoided | Self::Gone | Self::Call(CallError::Failed { .. }) => false,
+            Self::NotConnected(_) | Self::Call(_) | Self::BadAnswer(_) => true,
+        }
+    }
+}
+
+pub(super) struct Link {
+    pub(super) client: Client,
+    pub(super) address: SocketAddr,
+    pub(super) hits: AtomicU64,
+    pub(super) hit_bytes: AtomicU64,
+    clock: Arc<dyn Clock>,
+    health: Mutex<Health>,
+}
+
+/// Failures in a row, and until when they keep us away.
+#[derive(Default)]
+struct Health {
+    failures: u32,
+    avoided_until: Duration,
+}
+
+impl Health {
+    fn note(&mut self, now: Duration, fared_well: bool) {
+        if fared_well {
+            *self = Self::default();
+        } else {
+            self.failures += 1;
+            self.avoided_until = now + AVOID_BASE.saturating_mul(1 << self.failures.min(10)).min(AVOID_MAX);
+        }
+    }
+}
+
+impl Link {
+    /// Begins to connect.
+    pub(super) fn new(address: SocketAddr, hello: Hello, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
+        let options = ClientOptions { lanes_bulk: 1, ..ClientOptions::default() };
+        let client = Client::new(vec![address], hello, Arc::new(NoCallbacks), options, clock.clone(), entropy);
+        let (hits, hit_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { client, address, hits, hit_bytes, clock, health: Mutex::default() }
+    }
+
+    /// Segments, each one checked, and the epoch that the node knows.
+    pub(super) async fn read(&self, ask: &ReadSegments, within: Duration) -> Result<(Vec<Segment>, u32), LinkError> {
+        if self.clock.monotonic() < self.health.lock().avoided_until {
+            return Err(LinkError::Avoided);
+        }
+        let outcome = self.try_read(ask, within).await;
+        let fared_well = !outcome.as_ref().is_err_and(LinkError::is_trouble);
+        self.health.lock().note(self.clock.monotonic(), fared_well);
+        if let Err(error @ LinkError::BadAnswer(_)) = &outcome {
+            tracing::warn!(node = %self.address, object = %ask.object.id(), %error, "a node sent bad bytes");
+        }
+        if let Ok((segments, _)) = &outcome {
+            self.hits.fetch_add(1, Relaxed);
+            self.hit_bytes.fetch_add(bytes_of(segments), Relaxed);
+        }
+        outcome
+    }
+
+    async fn try_read(&self, ask: &ReadSegments, within: Duration) -> Result<(Vec<Segment>, u32), LinkError> {
+        // A call would wait for a connection as long as it may; somebody else can answer meanwhile.
+        match self.client.states().borrow().first() {
+            Some(LaneState::Disconnected(why)) => return Err(LinkError::NotConnected(why.clone())),
+            Some(LaneState::Refused(refused)) => return Err(LinkError::NotConnected(refused.to_string())),
+            _ => {}
+        }
+        // Reads of 64 KiB and more.
+        let class = if ask.range.len() < 2 { LaneClass::Small } else { LaneClass::Bulk };
+        let reply =
+            self.client.call_on(class, READ_SEGMENTS, ask.encode(), within).await.map_err(|error| match error {
+                CallError::Failed { code: message::FAILED_GONE, .. } => LinkError::Gone,
+                other => LinkError::Call(other),
+            })?;
+        let segments = message::segments(reply.body, ask.object.id(), ask.range.clone());
+        segments.map(|segments| (segments, reply.epoch)).map_err(LinkError::BadAnswer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_in_a_row_keep_away_for_longer() {
+        let (mut health, now) = (Health::default(), Duration::from_secs(100));
+        for secs in [2, 4, 8, 16, 16] {
+            health.note(now, false);
+            assert_eq!(health.avoided_until, now + Duration::from_secs(secs));
+        }
+        health.note(now, true);
+        assert_eq!((health.failures, health.avoided_until), (0, Duration::ZERO));
+    }
+}

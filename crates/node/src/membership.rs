@@ -1,0 +1,140 @@
+//! A node's dealings with the volume's server, and everybody's way to the list.
+
+use crate::{
+    EXPIRY, Group, HEARTBEAT_INTERVAL, Members, NodeName,
+    message::{self, Heartbeat, Join, Numbers},
+};
+use sluice_base::Clock;
+use sluice_net::{CallError, Client};
+use std::{sync::Arc, time::Duration};
+use tokio::time::{sleep, timeout};
+
+/// Time for one call: the next would be due then.
+const CALL_TIME: Duration = HEARTBEAT_INTERVAL;
+/// Between tries to join.
+const JOIN_PAUSE: Duration = Duration::from_millis(500);
+
+/// Why a node is not a member.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum JoinError {
+    /// The server says no.
+    #[error("{text}")]
+    Refused {
+        /// `message::FAILED_*`.
+        code: u32,
+        /// The reason.
+        text: String,
+    },
+    /// The server does not answer.
+    #[error("the volume's server does not answer: {0}")]
+    Away(String),
+}
+
+/// A node as the server is to know it.
+pub struct Membership {
+    /// The connection to the server.
+    pub client: Arc<Client>,
+    /// Who the node is.
+    pub join: Join,
+    /// What it knows of the others.
+    pub group: Arc<Group>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Membership {
+    /// Joins for the first time. Somebody who has the name may have died a moment ago: the server is asked for as long as it
+    /// takes to know.
+    pub async fn join_first(&self) -> Result<(), JoinError> {
+        let until = self.clock.monotonic() + EXPIRY + HEARTBEAT_INTERVAL;
+        loop {
+            match self.join().await {
+                Err(error) if self.clock.monotonic() >= until => return Err(error),
+                Err(JoinError::Refused { code, text }) if code != message::FAILED_NAME => {
+                    return Err(JoinError::Refused { code, text });
+                }
+                Err(error) => {
+                    tracing::info!(%error, "not in the group yet");
+                    sleep(JOIN_PAUSE).await;
+                }
+                Ok(()) => return Ok(()),
+            }
+        }
+    }
+
+    /// Says every two seconds that the node is there, for as long as it is polled; joins again where the server has forgotten
+    /// it. `numbers` must not wait for a disk.
+    pub async fn keep(&self, numbers: impl Fn() -> Numbers) {
+        loop {
+            sleep(HEARTBEAT_INTERVAL).await;
+            let beat = Heartbeat { name: self.join.name.clone(), instance: self.join.instance, numbers: numbers() };
+            match call(&self.client, message::HEARTBEAT, beat.encode()).await {
+                Ok(epoch) => self.saw(&epoch),
+                Err(CallError::Failed { code: message::FAILED_UNKNOWN, .. }) => {
+                    if let Err(error) = self.join().await {
+                        tracing::warn!(%error, "not in the group");
+                    }
+                }
+                Err(error) => tracing::warn!(%error, "the volume's server was not told that this node is there"),
+            }
+        }
+    }
+
+    /// Is a member no longer.
+    pub async fn leave(&self) {
+        let body = message::encode_leave(&self.join.name, self.join.instance);
+        if let Err(error) = call(&self.client, message::LEAVE, body).await {
+            tracing::debug!(%error, "the server was not told that this node goes");
+        }
+    }
+
+    async fn join(&self) -> Result<(), JoinError> {
+        match call(&self.client, message::JOIN, self.join.encode()).await {
+            Ok(epoch) => {
+                self.saw(&epoch);
+                Ok(())
+            }
+            Err(CallError::Failed { code, text }) => Err(JoinError::Refused { code, text }),
+            Err(error) => Err(JoinError::Away(error.to_string())),
+        }
+    }
+
+    fn saw(&self, epoch: &[u8]) {
+        if let Some(epoch) = message::decode_epoch(epoch) {
+            self.group.saw_epoch(epoch);
+        }
+    }
+}
+
+/// Keeps the group's list, for as long as it is polled: asks the server every two seconds, and when somebody knows another.
+pub async fn follow(client: &Client, group: &Group) {
+    loop {
+        match fetch_members(client, group.members().epoch()).await {
+            Ok(Some(members)) => group.update(members),
+            Ok(None) => {}
+            Err(error) => tracing::debug!(%error, "the list of members was not read"),
+        }
+        let _ = timeout(HEARTBEAT_INTERVAL, group.stale()).await;
+    }
+}
+
+/// The list, unless it is the known one.
+async fn fetch_members(client: &Client, known: u32) -> Result<Option<Members>, String> {
+    let answer =
+        call(client, message::MEMBERS, message::encode_epoch(known)).await.map_err(|error| error.to_string())?;
+    if answer.is_empty() {
+        return Ok(None);
+    }
+    Members::decode(&answer).map(Some).map_err(|error| error.to_string())
+}
+
+/// A name for a node of which nothing was said.
+pub fn default_name(host: &str, port: u16) -> Option<NodeName> {
+    let host: String = host.chars().filter(|c| !c.is_control()).take(16).collect();
+    NodeName::new(&format!("{host}:{port}"))
+}
+
+async fn call(client: &Client, method: u16, body: Vec<u8>) -> Result<Vec<u8>, CallError> {
+    let reply = client.call(method, body, CALL_TIME).await?;
+    reply.body.checked().map(|bytes| bytes.to_vec()).map_err(|error| CallError::NotSent(error.to_string()))
+}

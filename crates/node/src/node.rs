@@ -1,0 +1,203 @@
+//! A node: reads of segments, answered from the cache disk or, once for all who wait, from the store.
+//!
+//! Nothing that touches a disk runs on the threads of the runtime, so that heartbeats and answers from memory never wait for one.
+
+mod fills;
+
+pub use fills::Elsewhere;
+
+use crate::message::{self, Numbers, ReadSegments, Segment};
+use bytes::Bytes;
+use fills::Fills;
+use sluice_base::{Clock, ObjectId, limits::SEGMENT_BYTES};
+use sluice_object::Store;
+use sluice_store::{Cache, Pin, ReadError};
+use std::{
+    ops::Range,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+use tokio::sync::Semaphore;
+
+/// Reads of the cache disk at once, each with at most 4 MiB for its answer: 64 MiB. What waits to be sent is bounded by its lane.
+const READS_MAX: usize = 16;
+
+/// Why a read has no answer. The reader asks the next owner, or the store.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NodeError {
+    /// Only what is cached was asked for.
+    #[error("not cached here")]
+    NotHere,
+    /// As many fetches as may be are waiting.
+    #[error("too much is being fetched already")]
+    Busy,
+    /// The store does not have the object.
+    #[error("the object is not in the store")]
+    Gone,
+    /// The store did not give it.
+    #[error("{0}")]
+    Store(String),
+}
+
+impl NodeError {
+    /// For programs: `message::FAILED_*`.
+    pub fn code(&self) -> u32 {
+        match self {
+            Self::NotHere => message::FAILED_NOT_HERE,
+            Self::Busy => message::FAILED_BUSY,
+            Self::Gone => message::FAILED_GONE,
+            Self::Store(_) => message::FAILED_STORE,
+        }
+    }
+}
+
+/// What a [`Node`] is made of.
+pub struct NodeParts {
+    /// Its disk.
+    pub cache: Cache,
+    /// Where misses go.
+    pub store: Store,
+    /// Who may have what is missing, before the store is asked.
+    pub elsewhere: Option<Arc<dyn Elsewhere>>,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+}
+
+/// See the module.
+pub struct Node {
+    cache: Cache,
+    fills: Arc<Fills>,
+    reads: Semaphore,
+    counters: Arc<Counters>,
+}
+
+#[derive(Default)]
+struct Counters {
+    hits: AtomicU64,
+    misses: AtomicU64,
+    failures: AtomicU64,
+    served_bytes: AtomicU64,
+    filled_bytes: AtomicU64,
+    moved_bytes: AtomicU64,
+}
+
+/// Segments of an object, as bits.
+type Set = u128;
+
+fn set_of(range: &Range<u32>) -> Set {
+    range.clone().fold(0, |set, index| set | 1 << index)
+}
+
+impl Node {
+    /// A node of these parts. Its methods are called on a runtime of tokio.
+    pub fn new(parts: NodeParts) -> Self {
+        let counters = Arc::new(Counters::default());
+        let cache = parts.cache.clone();
+        let fills = Arc::new(Fills::new(parts, counters.clone()));
+        Self { cache, fills, reads: Semaphore::new(READS_MAX), counters }
+    }
+
+    /// The segments asked for, in their order, each one sound.
+    pub async fn read(&self, ask: &ReadSegments) -> Result<Vec<Segment>, NodeError> {
+        let outcome = self.read_uncounted(ask).await;
+        match &outcome {
+            Ok(segments) => {
+                let bytes: usize = segments.iter().map(|segment| segment.bytes.len()).sum();
+                self.counters.served_bytes.fetch_add(bytes as u64, Relaxed);
+            }
+            Err(NodeError::NotHere) => {}
+            Err(_) => drop(self.counters.failures.fetch_add(1, Relaxed)),
+        }
+        outcome
+    }
+
+    async fn read_uncounted(&self, ask: &ReadSegments) -> Result<Vec<Segment>, NodeError> {
+        let object = ask.object.id();
+        let mut segments = self.cached(object, ask.range.clone()).await;
+        let found = segments.iter().fold(0, |set: Set, segment| set | 1 << segment.index);
+        let missing = set_of(&ask.range) & !found & !self.fills.holes(object);
+        if missing != 0 {
+            if ask.cached_only {
+                return Err(NodeError::NotHere);
+            }
+            self.counters.misses.fetch_add(1, Relaxed);
+            segments.extend(self.fills.fetch(ask.object, missing).await?);
+        } else {
+            self.counters.hits.fetch_add(1, Relaxed);
+        }
+        let holes = set_of(&ask.range) & segments.iter().fold(!0, |set: Set, segment| set & !(1 << segment.index));
+        segments.extend(ask.range.clone().filter(|index| holes >> index & 1 != 0).map(Segment::absent));
+        segments.sort_unstable_by_key(|segment| segment.index);
+        Ok(segments)
+    }
+
+    /// Those that are on the disk and sound.
+    async fn cached(&self, object: ObjectId, range: Range<u32>) -> Vec<Segment> {
+        let Some(pin) = self.cache.pin(object) else { return Vec::new() };
+        if pin.absent(range.start, range.len() as u32).len() == range.len() {
+            return Vec::new();
+        }
+        let Ok(_turn) = self.reads.acquire().await else { return Vec::new() };
+        let cache = self.cache.clone();
+        let read = tokio::task::spawn_blocking(move || read_present(&cache, pin, range));
+        read.await.unwrap_or_default()
+    }
+
+    /// Counts since the start, and sizes.
+    pub fn numbers(&self) -> Numbers {
+        let (cache, counters) = (self.cache.stats(), &self.counters);
+        Numbers {
+            used_bytes: cache.clean_bytes,
+            hits: counters.hits.load(Relaxed),
+            misses: counters.misses.load(Relaxed),
+            failures: counters.failures.load(Relaxed),
+            served_bytes: counters.served_bytes.load(Relaxed),
+            filled_bytes: counters.filled_bytes.load(Relaxed),
+            moved_bytes: counters.moved_bytes.load(Relaxed),
+            corrupt_segments: cache.corrupt_segments,
+        }
+    }
+
+    /// The disk.
+    pub fn cache(&self) -> &Cache {
+        &self.cache
+    }
+}
+
+/// Reads the runs of present segments. What fails its check gives its slot up and counts as missing, as does the rest of its run.
+fn read_present(cache: &Cache, pin: Pin, range: Range<u32>) -> Vec<Segment> {
+    let object = pin.object();
+    let mut found = Vec::with_capacity(range.len());
+    for run in present_runs(&pin, range) {
+        let lens: Vec<usize> = run.clone().map(|index| pin.sum(index).len as usize).collect();
+        let mut buf = vec![0; lens.iter().sum()];
+        if let Err(error) = pin.read_at(run.start * SEGMENT_BYTES as u32, &mut buf) {
+            tracing::warn!(%object, %error, "a cached segment is bad");
+            if let ReadError::Corrupt { index } = error {
+                cache.retire(object, index);
+            }
+            continue;
+        }
+        let mut bytes = Bytes::from(buf);
+        found.extend(run.zip(lens).map(|(index, len)| Segment {
+            index,
+            bytes: bytes.split_to(len),
+            crc: pin.sum(index).crc,
+        }));
+    }
+    found
+}
+
+/// Runs of present segments that lie behind each other without a gap: only the last of each may be short.
+fn present_runs(pin: &Pin, range: Range<u32>) -> Vec<Range<u32>> {
+    let mut runs: Vec<Range<u32>> = Vec::new();
+    for index in range.filter(|index| pin.has(*index, 1)) {
+        match runs.last_mut() {
+            Some(run) if run.end == index && pin.sum(index - 1).len as usize == SEGMENT_BYTES => run.end += 1,
+            _ => runs.push(index..index + 1),
+        }
+    }
+    runs
+}

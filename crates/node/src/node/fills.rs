@@ -1,0 +1,256 @@
+//! Misses: one fetch of an object for all who wait for any of its segments.
+//!
+//! A fill is a task. Who misses adds what it needs to the fill of its object, or begins one, and waits for just that. What comes
+//! is handed out first and written to the cache then; the fill ends when everything is in the cache, so that whoever comes
+//! later finds it in one place or the other.
+
+mod fill;
+
+use super::{Counters, NodeError, NodeParts, Set, set_of};
+use crate::message::Segment;
+use fill::{Fill, State};
+use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
+use parking_lot::Mutex;
+use sluice_base::ObjectId;
+use sluice_object::{ObjectTable, StoreError, StoredObject};
+use std::{
+    collections::HashMap,
+    ops::Range,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
+use tokio::sync::Semaphore;
+
+/// Fills that run at once. Each holds at most an object, 4 MiB: 32 MiB.
+const FILLS_MAX: usize = 8;
+/// Fills that run or wait: who finds more asks somebody else.
+const FILLS_WAITING_MAX: usize = 256;
+/// Runs of a fill that are fetched at once, when its table is known.
+const RUNS_MAX: usize = 4;
+/// A second miss on an object within this time fetches the rest of it.
+const SECOND_MISS: Duration = Duration::from_secs(10);
+/// Objects whose last miss, or whose absent segments, are remembered.
+const REMEMBERED_MAX: usize = 4096;
+
+/// Somebody who may have segments that are missing here.
+pub trait Elsewhere: Send + Sync + 'static {
+    /// The segments, each one checked; `None` when they are not to be had there, soon.
+    fn segments(&self, object: StoredObject, range: Range<u32>) -> BoxFuture<'_, Option<Vec<Segment>>>;
+}
+
+/// All fills of a node.
+pub(super) struct Fills {
+    parts: NodeParts,
+    counters: Arc<Counters>,
+    active: Mutex<HashMap<ObjectId, Arc<Fill>>>,
+    misses: Mutex<HashMap<ObjectId, Duration>>,
+    /// Segments without stored bytes, which no cache keeps.
+    holes: Mutex<HashMap<ObjectId, Set>>,
+    permits: Semaphore,
+}
+
+impl Fills {
+    pub(super) fn new(parts: NodeParts, counters: Arc<Counters>) -> Self {
+        Self {
+            parts,
+            counters,
+            active: Mutex::default(),
+            misses: Mutex::default(),
+            holes: Mutex::default(),
+            permits: Semaphore::new(FILLS_MAX),
+        }
+    }
+
+    /// Segments that are known to have no stored bytes.
+    pub(super) fn holes(&self, object: ObjectId) -> Set {
+        self.holes.lock().get(&object).copied().unwrap_or(0)
+    }
+
+    /// Brings the segments of `missing`.
+    pub(super) async fn fetch(self: &Arc<Self>, object: StoredObject, missing: Set) -> Result<Vec<Segment>, NodeError> {
+        let fill = self.fill_of(object, missing)?;
+        let mut changed = fill.changed.subscribe();
+        loop {
+            changed.mark_unchanged();
+            if let Some(done) = fill.take(missing) {
+                return done;
+            }
+            if changed.changed().await.is_err() {
+                return Err(NodeError::Store("the fetch ended".into()));
+            }
+        }
+    }
+
+    /// The fill of an object, begun if there is none, with `missing` in its queue.
+    fn fill_of(self: &Arc<Self>, object: StoredObject, missing: Set) -> Result<Arc<Fill>, NodeError> {
+        let mut active = self.active.lock();
+        if let Some(fill) = active.get(&object.id()) {
+            if fill.object != object {
+                return Err(NodeError::Store("somebody else describes this object otherwise".into()));
+            }
+            let mut state = fill.state.lock();
+            if missing & !state.wanted != 0 {
+                state.want(missing);
+                self.want_rest(object, &mut state);
+            }
+            drop(state);
+            return Ok(fill.clone());
+        }
+        if active.len() >= FILLS_WAITING_MAX {
+            return Err(NodeError::Busy);
+        }
+        let fill = Arc::new(Fill::new(object));
+        let mut state = fill.state.lock();
+        state.want(missing);
+        if self.missed_again(object.id()) {
+            self.want_rest(object, &mut state);
+        }
+        drop(state);
+        active.insert(object.id(), fill.clone());
+        tokio::spawn(self.clone().run(fill.clone()));
+        Ok(fill)
+    }
+
+    /// Notes a miss; true when it is the second one in a short time.
+    fn missed_again(&self, object: ObjectId) -> bool {
+        let now = self.parts.clock.monotonic();
+        let mut misses = self.misses.lock();
+        if misses.len() >= REMEMBERED_MAX {
+            misses.retain(|_, at| now.saturating_sub(*at) < SECOND_MISS);
+        }
+        if misses.len() >= REMEMBERED_MAX {
+            misses.clear();
+        }
+        misses.insert(object, now).is_some_and(|before| now.saturating_sub(before) < SECOND_MISS)
+    }
+
+    /// Everything of the object that is not here.
+    fn want_rest(&self, object: StoredObject, state: &mut State) {
+        let all = 0..object.segment_count();
+        let absent = match self.parts.cache.pin(object.id()) {
+            Some(pin) => pin.absent(0, object.segment_count()).into_iter().fold(0, |set: Set, index| set | 1 << index),
+            None => set_of(&all),
+        };
+        state.want(absent & !self.holes(object.id()));
+    }
+
+    async fn run(self: Arc<Self>, fill: Arc<Fill>) {
+        // However this task ends, nobody waits for it in vain.
+        let mut ending = Ending { fills: &self, fill: &fill, why: NodeError::Store("the fetch failed".into()) };
+        let Ok(_permit) = self.permits.acquire().await else { return };
+        let mut running = FuturesUnordered::new();
+        let mut table: Option<Arc<ObjectTable>> = None;
+        loop {
+            let runs_max = if table.is_some() { RUNS_MAX } else { 1 };
+            while running.len() < runs_max
+                && let Some(range) = fill.next(table.is_some())
+            {
+                running.push(self.bring(&fill, range, table.clone()));
+            }
+            match running.next().await {
+                Some(Ok(found)) => table = table.or(found),
+                Some(Err(error)) => {
+                    ending.why = error;
+                    return;
+                }
+                None if self.is_done(&fill) => return,
+                None => {}
+            }
+        }
+    }
+
+    /// Fetches a run, hands it out, and writes it to the cache.
+    async fn bring(
+        &self,
+        fill: &Fill,
+        range: Range<u32>,
+        table: Option<Arc<ObjectTable>>,
+    ) -> Result<Option<Arc<ObjectTable>>, NodeError> {
+        let (segments, table) = self.get(fill.object, range, table).await?;
+        let object = fill.object.id();
+        let holes = segments.iter().filter(|segment| segment.bytes.is_empty());
+        let holes = holes.fold(0, |set: Set, segment| set | 1 << segment.index);
+        if holes != 0 {
+            self.note_holes(object, holes);
+        }
+        fill.give(&segments);
+        let cache = self.parts.cache.clone();
+        let written = tokio::task::spawn_blocking(move || {
+            for segment in segments.iter().filter(|segment| !segment.bytes.is_empty()) {
+                if let Err(error) = cache.fill(object, segment.index, &segment.bytes, segment.crc) {
+                    tracing::debug!(%object, %error, "not cached");
+                    return;
+                }
+            }
+        });
+        let _ = written.await;
+        Ok(table)
+    }
+
+    async fn get(
+        &self,
+        object: StoredObject,
+        range: Range<u32>,
+        table: Option<Arc<ObjectTable>>,
+    ) -> Result<(Vec<Segment>, Option<Arc<ObjectTable>>), NodeError> {
+        let bytes = |segments: &[Segment]| segments.iter().map(|segment| segment.bytes.len() as u64).sum();
+        if let Some(elsewhere) = &self.parts.elsewhere
+            && let Some(found) = elsewhere.segments(object, range.clone()).await
+        {
+            self.counters.moved_bytes.fetch_add(bytes(&found), Relaxed);
+            return Ok((found, table));
+        }
+        let fetched =
+            self.parts.store.read_segments(&object, table, range.clone()).await.map_err(|error| match error {
+                StoreError::NotFound { .. } => NodeError::Gone,
+                other => {
+                    tracing::warn!(object = %object.id(), error = %other, "a read from the store failed");
+                    NodeError::Store(other.to_string())
+                }
+            })?;
+        let entries = &fetched.table.segments()[range.start as usize..range.end as usize];
+        let segment = |((index, entry), bytes): ((u32, &sluice_object::SegmentEntry), _)| Segment {
+            index,
+            bytes,
+            crc: entry.crc,
+        };
+        let found: Vec<_> = range.zip(entries).zip(fetched.segments).map(segment).collect();
+        self.counters.filled_bytes.fetch_add(bytes(&found), Relaxed);
+        Ok((found, Some(fetched.table)))
+    }
+
+    fn note_holes(&self, object: ObjectId, holes: Set) {
+        let mut known = self.holes.lock();
+        if known.len() >= REMEMBERED_MAX {
+            known.clear();
+        }
+        *known.entry(object).or_default() |= holes;
+    }
+
+    /// Whether nobody has asked for more; then nobody finds the fill any more.
+    fn is_done(&self, fill: &Fill) -> bool {
+        let mut active = self.active.lock();
+        let done = fill.state.lock().is_idle();
+        if done {
+            active.remove(&fill.object.id());
+        }
+        done
+    }
+}
+
+struct Ending<'a> {
+    fills: &'a Fills,
+    fill: &'a Arc<Fill>,
+    why: NodeError,
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        let mut active = self.fills.active.lock();
+        if active.get(&self.fill.object.id()).is_some_and(|found| Arc::ptr_eq(found, self.fill)) {
+            active.remove(&self.fill.object.id());
+        }
+        drop(active);
+        self.fill.end(self.why.clone());
+    }
+}

@@ -1,0 +1,7 @@
+//! Nodes, their readers and a server's registry, over loopback sockets, memory disks and a store that fails as told.
+
+#![allow(missing_docs)]
+
+mod nodes;
+mod readers;
+mod rig;

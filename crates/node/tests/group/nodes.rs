@@ -1,0 +1,97 @@
+//! One node: its disk, its store, and those who ask at once.
+
+use crate::rig::{Rig, SEG, assert_right};
+use futures::future::join_all;
+use sluice_base::disk::MemoryDisk;
+use sluice_node::{NodeError, message::ReadSegments};
+use sluice_object::{
+    StoredObject,
+    backend::{Fault, RequestKind},
+    object_key,
+};
+use std::{ops::Range, time::Duration};
+
+fn ask(object: StoredObject, range: Range<u32>) -> ReadSegments {
+    ReadSegments { object, range, cached_only: false }
+}
+
+#[tokio::test]
+async fn one_request_to_the_store_for_all_who_wait() {
+    let (rig, disk) = (Rig::new(), MemoryDisk::default());
+    let (node, object) = (rig.node(&disk, None), rig.object(1, &[true; 4]).await);
+    rig.backend.plan(RequestKind::Get, Fault::Delay(Duration::from_millis(50)));
+    let reads = join_all((0..20).map(|n| node.read(Box::leak(Box::new(ask(object, n % 3..4)))))).await;
+    for (n, read) in reads.into_iter().enumerate() {
+        assert_right(object, n as u32 % 3, &read.expect("the store gives it"));
+    }
+    assert_eq!(rig.gets(), 1);
+    assert_eq!(node.numbers().filled_bytes, 4 * SEG as u64);
+    assert_right(object, 1, &node.read(&ask(object, 1..3)).await.unwrap());
+    assert_eq!((rig.gets(), node.numbers().hits, node.numbers().misses), (1, 1, 20));
+}
+
+#[tokio::test]
+async fn a_second_miss_brings_the_rest() {
+    let (rig, disk) = (Rig::new(), MemoryDisk::default());
+    let (node, object) = (rig.node(&disk, None), rig.object(1, &[true; 128]).await);
+    assert_right(object, 5, &node.read(&ask(object, 5..7)).await.unwrap());
+    assert_eq!(node.numbers().filled_bytes, 2 * SEG as u64);
+    assert_right(object, 100, &node.read(&ask(object, 100..101)).await.unwrap());
+    crate::rig::eventually("the rest", || node.numbers().used_bytes == 128 * SEG as u64).await;
+    assert_eq!(node.numbers().filled_bytes, 128 * SEG as u64, "nothing twice");
+    let before = rig.gets();
+    assert_right(object, 0, &node.read(&ask(object, 0..128)).await.unwrap());
+    assert_eq!(rig.gets(), before);
+}
+
+#[tokio::test]
+async fn segments_without_bytes_are_known_as_such() {
+    let (rig, disk) = (Rig::new(), MemoryDisk::default());
+    let (node, object) = (rig.node(&disk, None), rig.object(1, &[true, false, false, true]).await);
+    for _ in 0..3 {
+        let read = node.read(&ask(object, 0..4)).await.unwrap();
+        assert_right(object, 0, &read[..1]);
+        assert_right(object, 3, &read[3..]);
+        assert!(read[1].bytes.is_empty() && read[2].bytes.is_empty() && read[2].is_sound(object.id()));
+    }
+    assert_eq!(rig.gets(), 1);
+}
+
+#[tokio::test]
+async fn a_rotten_segment_is_fetched_again() {
+    let (rig, disk) = (Rig::new(), MemoryDisk::default());
+    let (node, object) = (rig.node(&disk, None), rig.object(1, &[true; 4]).await);
+    node.read(&ask(object, 0..4)).await.unwrap();
+    crate::rig::eventually("the cache", || node.numbers().used_bytes == 4 * SEG as u64).await;
+    assert!(disk.flip_bit("/cache/slab-00000".as_ref(), 2 * SEG as u64 + 17));
+    assert_right(object, 0, &node.read(&ask(object, 0..4)).await.unwrap());
+    assert_eq!(node.numbers().corrupt_segments, 1);
+    assert_eq!(rig.gets(), 2);
+}
+
+#[tokio::test]
+async fn what_the_store_does_not_give_is_a_failure_to_all_who_wait() {
+    let (rig, disk) = (Rig::new(), MemoryDisk::default());
+    let (node, object) = (rig.node(&disk, None), rig.object(1, &[true; 4]).await);
+    let mut cached = ask(object, 0..1);
+    cached.cached_only = true;
+    assert_eq!(node.read(&cached).await, Err(NodeError::NotHere));
+    rig.backend.set_down(true);
+    let first = ask(object, 0..2);
+    let reads = join_all((0..5).map(|_| node.read(&first))).await;
+    assert!(reads.iter().all(|read| matches!(read, Err(NodeError::Store(_)))), "{reads:?}");
+    rig.backend.set_down(false);
+    assert_right(object, 0, &node.read(&first).await.unwrap());
+    let gone = StoredObject::new(sluice_base::ObjectId([9; 16]), 4, object.stored_bytes()).unwrap();
+    assert_eq!(node.read(&ask(gone, 0..1)).await, Err(NodeError::Gone));
+    assert_eq!(node.numbers().failures, 6);
+}
+
+#[tokio::test]
+async fn a_damaged_object_is_never_served() {
+    let (rig, disk) = (Rig::new(), MemoryDisk::default());
+    let (node, object) = (rig.node(&disk, None), rig.object(1, &[true; 4]).await);
+    assert!(rig.backend.inner().damage(&object_key(object.id()), |bytes| bytes[3 * SEG] ^= 1));
+    assert!(matches!(node.read(&ask(object, 2..4)).await, Err(NodeError::Store(_))));
+    assert_right(object, 0, &node.read(&ask(object, 0..2)).await.unwrap());
+}
