@@ -45,8 +45,9 @@ impl Running {
         let session = namespace.begin_session()?;
         let tables = namespace.store().clone();
         let runtime = runtime.clone();
+        let (others, group) = (None, None);
         let parts =
-            Parts { namespace, journal, committer, cache, store, clock, entropy, session, others: None, runtime };
+            Parts { namespace, journal, committer, cache, store, clock, entropy, session, others, group, runtime };
         Self::start(parts, settings, recovered, tables, cache_sync, lock)
     }
 

@@ -1,7 +1,8 @@
-//! Misses: one request to the store for all who wait for the same object.
+//! Misses: one request, to the group or to the store, for all who wait for the same object.
 
-use crate::{Vfs, away::from_task, error::errno, read::segments};
+use crate::{Piece, Vfs, away::from_task, error::errno, read::segments};
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use parking_lot::Mutex;
 use sluice_base::{Errno, ObjectId, SessionId, limits::SEGMENT_BYTES};
 use sluice_meta::{
@@ -21,6 +22,13 @@ use tokio::sync::{Mutex as AsyncMutex, Semaphore};
 const SECOND_MISS: Duration = Duration::from_secs(10);
 /// Objects whose last miss is remembered.
 const MISSES_MAX: usize = 1024;
+
+/// The hosts that pool their cache disks for this volume.
+pub trait Group: Send + Sync {
+    /// Segments of a stored object, in their order, each one sound; one without stored bytes is empty. `None` where the store is
+    /// to be asked.
+    fn segments(&self, object: StoredObject, range: Range<u32>) -> BoxFuture<'_, Option<Vec<Piece>>>;
+}
 
 /// Fetches under way.
 pub(crate) struct Fetches {
@@ -75,7 +83,9 @@ impl Vfs {
         }
         let wanted = segments(place.offset, part.len());
         let again = self.fetches.missed_again(place.object, self.parts.clock.monotonic());
-        let range = if whole || again { 0..record.segments } else { wanted.clone() };
+        // Without a cache nothing would keep the rest.
+        let more = (whole || again) && self.parts.cache.is_some();
+        let range = if more { 0..record.segments } else { wanted.clone() };
         if wanted.end > record.segments {
             tracing::error!(object = %place.object, "an extent lies past the end of its object");
             return Err(Errno::EIO);
@@ -126,25 +136,43 @@ impl Vfs {
             tracing::error!(%object, %error, "an object's record makes no sense");
             Errno::EIO
         })?;
-        let fetched = self.parts.store.read_segments(&stored, None, range.clone()).await;
-        let fetched = fetched.map(|fetched| fetched.segments).map_err(|error| match error {
-            StoreError::NotFound { .. } => Errno::ENOENT,
-            other => {
-                tracing::error!(%object, error = %other, "a read from the store failed");
-                if other.is_retryable() { Errno::ETIMEDOUT } else { Errno::EIO }
-            }
-        })?;
-        self.counters.fetches.fetch_add(1, Ordering::Relaxed);
+        let pieces = match self.ask_group(stored, range.clone()).await {
+            Some(pieces) => pieces,
+            None => self.ask_store(&stored, range).await?,
+        };
         if let Some(cache) = &self.parts.cache {
-            for (index, segment) in range.zip(&fetched).filter(|(_, segment)| !segment.is_empty()) {
-                let crc = sluice_base::crc::segment_crc(object, index, segment);
-                if let Err(error) = cache.fill(object, index, segment, crc) {
+            for piece in pieces.iter().filter(|piece| !piece.bytes.is_empty()) {
+                if let Err(error) = cache.fill(object, piece.index, &piece.bytes, piece.crc) {
                     tracing::debug!(%object, %error, "not cached");
                     break;
                 }
             }
         }
-        Ok(fetched)
+        Ok(pieces.into_iter().map(|piece| piece.bytes).collect())
+    }
+
+    async fn ask_group(&self, stored: StoredObject, range: Range<u32>) -> Option<Vec<Piece>> {
+        let found = self.parts.group.as_ref()?.segments(stored, range.clone()).await?;
+        if !found.iter().map(|piece| piece.index).eq(range) {
+            return None;
+        }
+        self.counters.group_fetches.fetch_add(1, Ordering::Relaxed);
+        Some(found)
+    }
+
+    async fn ask_store(&self, stored: &StoredObject, range: Range<u32>) -> Result<Vec<Piece>, Errno> {
+        let object = stored.id();
+        let fetched =
+            self.parts.store.read_segments(stored, None, range.clone()).await.map_err(|error| match error {
+                StoreError::NotFound { .. } => Errno::ENOENT,
+                other => {
+                    tracing::error!(%object, error = %other, "a read from the store failed");
+                    if other.is_retryable() { Errno::ETIMEDOUT } else { Errno::EIO }
+                }
+            })?;
+        self.counters.fetches.fetch_add(1, Ordering::Relaxed);
+        let crc = |index: u32| fetched.table.segments()[index as usize].crc;
+        Ok(range.zip(fetched.segments).map(|(index, bytes)| Piece { index, bytes, crc: crc(index) }).collect())
     }
 
     /// Brings a whole object into the cache in the background, unless it is there or the budget is spent.

@@ -32,6 +32,7 @@ pub use attachment::DataNote;
 pub use away::{may_wait, waiting};
 pub use cache_sync::CacheSync;
 pub use error::Failure;
+pub use fetch::Group;
 pub use handles::{DirHandle, FileHandle, HandleId, Opened};
 pub use log::JournalLog;
 pub use metadata::Metadata;

@@ -15,6 +15,7 @@ pub(crate) struct Counters {
     pub uploaded: AtomicU64,
     pub upload_errors: AtomicU64,
     pub fetches: AtomicU64,
+    pub group_fetches: AtomicU64,
 }
 
 /// Numbers of a running volume; bytes unless the name says otherwise.
@@ -32,6 +33,7 @@ pub struct Status {
     pub uploaded_bytes: u64,
     pub upload_errors: u64,
     pub fetches: u64,
+    pub group_fetches: u64,
     pub open_files: usize,
     pub journal: JournalStatus,
     pub cache: Option<CacheStatus>,
@@ -120,6 +122,7 @@ impl Vfs {
             uploaded_bytes: read(&c.uploaded),
             upload_errors: read(&c.upload_errors),
             fetches: read(&c.fetches),
+            group_fetches: read(&c.group_fetches),
             open_files: self.files.len(),
             journal: JournalStatus {
                 capacity_bytes: journal.capacity_bytes,

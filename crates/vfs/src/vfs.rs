@@ -1,7 +1,8 @@
 //! The parts joined, and the work that goes on in the background.
 
 use crate::{
-    Failure, Metadata, Others, dirty::Dirty, fetch::Fetches, files::Files, handles::Handles, status::Counters, upload,
+    Failure, Group, Metadata, Others, dirty::Dirty, fetch::Fetches, files::Files, handles::Handles, status::Counters,
+    upload,
 };
 use futures::FutureExt;
 use parking_lot::Mutex;
@@ -66,6 +67,8 @@ pub struct Parts {
     pub session: SessionId,
     /// Who has what is not stored yet and not here, where there may be somebody.
     pub others: Option<Arc<dyn Others>>,
+    /// Who is asked for what is stored and not here, before the store is.
+    pub group: Option<Arc<dyn Group>>,
     /// Where what must wait runs.
     pub runtime: Handle,
 }

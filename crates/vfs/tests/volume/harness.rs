@@ -122,6 +122,7 @@ impl World {
             entropy,
             session,
             others: None,
+            group: None,
             runtime: runtime.handle().clone(),
         };
         let damaged = recovered.damaged_segments;
