@@ -1,5 +1,6 @@
 //! `sluice mount`: a volume that another host serves.
 
+mod group;
 mod link;
 
 use crate::{
@@ -64,7 +65,7 @@ pub struct MountArgs {
 }
 
 /// Time for the server to answer before a mount gives up its start.
-const START_TIME: Duration = Duration::from_secs(10);
+pub const START_TIME: Duration = Duration::from_secs(10);
 /// How often what nobody waits for is done, and the lease is renewed: a third of it would do.
 const KEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// Threads that wait for the server at once.
@@ -98,7 +99,7 @@ pub fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// `DIR:SIZE`.
-fn sized(text: &str, option: &str) -> anyhow::Result<(PathBuf, u64)> {
+pub fn sized(text: &str, option: &str) -> anyhow::Result<(PathBuf, u64)> {
     let parsed = text.rsplit_once(':').filter(|(dir, _)| !dir.is_empty());
     let (dir, size) = parsed.ok_or_else(|| anyhow!("{option} is DIR:SIZE, as in /ssd/sluice:10G, not `{text}`"))?;
     let size = units::parse_size(size).map_err(|error| anyhow!("{option} {text}: {error}"))?;
@@ -131,7 +132,7 @@ fn default_state(meta: &str, mountpoint: &Path) -> anyhow::Result<PathBuf> {
     Ok(base.join("sluice").join(format!("{last}-{:08x}", crc32c(name.as_bytes()))))
 }
 
-async fn addresses(meta: &str) -> anyhow::Result<Vec<SocketAddr>> {
+pub async fn addresses(meta: &str) -> anyhow::Result<Vec<SocketAddr>> {
     let host = meta.strip_prefix("sluice://").filter(|host| !host.is_empty());
     let host = host.ok_or_else(|| anyhow!("`{meta}` names no server: write sluice://HOST:PORT"))?;
     let found = tokio::net::lookup_host(host).await;
@@ -172,10 +173,11 @@ fn mount(args: &MountArgs, place: &Place, mountpoint: &Path, runtime: &Runtime) 
         committer: replayed.committer.clone(),
         cache: replayed.cache.clone(),
         store: Arc::new(volume::open_store(&config, dir, false)?),
-        clock,
+        clock: clock.clone(),
         entropy: Arc::new(OsEntropy),
         session: id,
         others: Some(Arc::new(Peers(client.clone()))),
+        group: Some(group::follow(&client, &config, &clock, runtime.handle())?),
         runtime: runtime.handle().clone(),
     };
     let settings = Settings { upload_delay: args.upload_delay, ..Settings::default() };
@@ -262,7 +264,7 @@ async fn connect(
     Ok(client)
 }
 
-async fn told_config(client: &Client, meta: &str) -> anyhow::Result<VolumeConfig> {
+pub async fn told_config(client: &Client, meta: &str) -> anyhow::Result<VolumeConfig> {
     let reply = client.call(volume_rpc::VOLUME, Vec::<u8>::new(), START_TIME).await;
     let body = reply.with_context(|| format!("asking {meta} for its volume"))?.body.checked()?;
     VolumeConfig::parse(&String::from_utf8_lossy(&body)).with_context(|| format!("the volume of {meta}"))
@@ -286,10 +288,10 @@ fn remember(dir: &Path, config: &VolumeConfig) -> anyhow::Result<()> {
 }
 
 /// As a peer's name may be.
-fn printable(name: &str) -> String {
+pub fn printable(name: &str) -> String {
     name.chars().filter(|c| !c.is_control()).take(60).collect()
 }
 
-fn hostname() -> String {
+pub fn hostname() -> String {
     rustix::system::uname().nodename().to_string_lossy().into_owned()
 }

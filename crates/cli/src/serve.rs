@@ -1,5 +1,6 @@
-//! `sluice serve`: the metadata of a volume for mounts on other hosts.
+//! `sluice serve`: the metadata of a volume for mounts on other hosts, or a cache disk for its group.
 
+mod node;
 mod service;
 
 use crate::{
@@ -11,7 +12,7 @@ use crate::{
     units,
     volume::{self, OpenOptions, Volume},
 };
-use anyhow::{Context, anyhow};
+use anyhow::{Context, anyhow, bail};
 use clap::builder::ValueParser;
 use service::MetaService;
 use sluice_meta::rpc;
@@ -21,17 +22,22 @@ use sluice_vfs::Settings;
 use std::{ffi::OsString, net::SocketAddr, path::Path, process::ExitCode, time::Duration};
 use tokio::runtime::Runtime;
 
-/// Serve a volume of this host to mounts on other hosts
+/// Serve a volume of this host to mounts on other hosts, or lend a cache disk to one
 ///
 /// The volume in DIR is one that `sluice format` or `sluice up` made; while it is served, nobody else opens it. Mounts keep what
 /// they read under a lease and are told of every change; what they write is theirs until the store has it.
 ///
+/// With META sluice://HOST:PORT this is a node of that server's volume: it keeps objects on its cache disk and gives them to the
+/// volume's mounts. It needs the same credentials for the store as the server.
+///
 /// Connections are not encrypted and peers are not authenticated yet: listen on loopback, or on a network that you trust.
 ///
 /// Example: sluice serve local:~/volume --listen 127.0.0.1:7700
+///
+/// Example: sluice serve sluice://127.0.0.1:7700 --listen 127.0.0.1:7701 --cache /ssd/node:100G
 #[derive(clap::Args)]
 pub struct ServeArgs {
-    /// The volume: local:DIR or DIR
+    /// The volume: local:DIR or DIR; or its server, sluice://HOST:PORT, for a node
     #[arg(value_name = "META")]
     pub meta: OsString,
     /// Address and port to listen at; port 0 takes a free one, which is told on standard error
@@ -40,6 +46,15 @@ pub struct ServeArgs {
     /// Return once mounts are served
     #[arg(short = 'd', long)]
     pub detach: bool,
+    /// Where objects are cached and how much, as in /ssd/cache:100G; a node needs it
+    #[arg(long, value_name = "DIR:SIZE", conflicts_with = "cache_size")]
+    pub cache: Option<String>,
+    /// What a node is called: its objects are placed by it; default: from host and cache directory
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// A node's share of the objects; 0 takes none, default: 1 for each GiB of its cache
+    #[arg(long, value_name = "N")]
+    pub weight: Option<u32>,
     /// Room for cached objects; 0 goes without a cache disk
     #[arg(long, default_value = "10G", value_name = "SIZE", value_parser = ValueParser::new(units::parse_size))]
     pub cache_size: u64,
@@ -52,6 +67,12 @@ pub struct ServeArgs {
 const GRACE: Duration = Duration::from_secs(2);
 
 pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
+    if let Some(meta) = args.meta.to_str().filter(|meta| meta.starts_with("sluice://")) {
+        return node::run(args, meta);
+    }
+    if args.name.is_some() || args.weight.is_some() {
+        bail!("--name and --weight are a node's: name the server, sluice://HOST:PORT");
+    }
     let dir = directory::volume_dir(&args.meta)?;
     if args.detach && !detach::is_child() {
         return detach::run_detached(&dir.join("log"));
@@ -67,8 +88,12 @@ fn serve(args: &ServeArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<Exit
     let config =
         directory::load(dir)?.ok_or_else(|| anyhow!("{} holds no volume; `sluice format` makes one", dir.display()))?;
     runtime.block_on(volume::check_store(&config, dir))?;
-    let options =
-        OpenOptions { cache_bytes: args.cache_size, journal_bytes: args.journal_size, ..OpenOptions::default() };
+    let (cache_dir, cache_bytes) = match &args.cache {
+        Some(text) => crate::mount::sized(text, "--cache").map(|(dir, bytes)| (Some(dir), bytes))?,
+        None => (None, args.cache_size),
+    };
+    let journal_bytes = args.journal_size;
+    let options = OpenOptions { cache_bytes, journal_bytes, cache_dir, ..OpenOptions::default() };
     let volume = Volume::open(dir, &options)?;
     let socket = Socket::bind(dir)?;
     let detaching = if args.detach { Some(Detaching::prepare()?) } else { None };

@@ -1,5 +1,7 @@
 //! `sluice status`.
 
+mod group;
+
 use crate::{
     config::VolumeConfig,
     control::{Ask, Control, Told},
@@ -22,7 +24,7 @@ use std::{
 /// Example: sluice status ~/mnt
 #[derive(clap::Args)]
 pub struct StatusArgs {
-    /// The volume (local:DIR or DIR) or where it is mounted
+    /// The volume (local:DIR or DIR), where it is mounted, or its server (sluice://HOST:PORT) for the nodes of its group
     #[arg(value_name = "META|MOUNTPOINT")]
     pub target: OsString,
     /// Print JSON
@@ -31,6 +33,9 @@ pub struct StatusArgs {
 }
 
 pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
+    if let Some(meta) = args.target.to_str().filter(|target| target.starts_with("sluice://")) {
+        return group::run(meta, args.json);
+    }
     let (dir, config) = find(&args.target)?;
     let mut status = None;
     if let Some(mut control) = Control::connect(&dir)? {

@@ -1,7 +1,7 @@
 //! A node's dealings with the volume's server, and everybody's way to the list.
 
 use crate::{
-    EXPIRY, Group, HEARTBEAT_INTERVAL, Members, NodeName,
+    EXPIRY, Group, HEARTBEAT_INTERVAL, Members,
     message::{self, Heartbeat, Join, Numbers},
 };
 use sluice_base::Clock;
@@ -126,12 +126,6 @@ async fn fetch_members(client: &Client, known: u32) -> Result<Option<Members>, S
         return Ok(None);
     }
     Members::decode(&answer).map(Some).map_err(|error| error.to_string())
-}
-
-/// A name for a node of which nothing was said.
-pub fn default_name(host: &str, port: u16) -> Option<NodeName> {
-    let host: String = host.chars().filter(|c| !c.is_control()).take(16).collect();
-    NodeName::new(&format!("{host}:{port}"))
 }
 
 async fn call(client: &Client, method: u16, body: Vec<u8>) -> Result<Vec<u8>, CallError> {

@@ -24,6 +24,11 @@ pub const GROUP: u16 = 214;
 /// Asked of the server: to place nothing more with a member, or to do so again.
 pub const DRAIN: u16 = 215;
 
+/// Whether the volume's server answers this, from its [`Registry`](crate::Registry).
+pub fn is_for_server(method: u16) -> bool {
+    (JOIN..=DRAIN).contains(&method)
+}
+
 /// Code of a failure: somebody else has this name.
 pub const FAILED_NAME: u32 = 1;
 /// Code of a failure: this member is not known, or not any more; it may join again.

@@ -9,6 +9,7 @@ use sluice_base::{Clock, Errno, Seq, SessionId, VolumeId};
 use sluice_journal::Committer;
 use sluice_meta::rpc::{self, Event, Outcome, Token, message};
 use sluice_net::{CallError, Failure, Peer, Refusal, Service};
+use sluice_node::{Registry, message as group};
 use sluice_vfs::Vfs;
 use sluice_wire::{ConnectionError, Hello, Payload, Request, Welcome};
 use std::{
@@ -44,6 +45,7 @@ pub struct MetaService {
     /// The connection over which a session spoke last.
     sessions: Mutex<HashMap<SessionId, Arc<Peer>>>,
     held: Mutex<Held>,
+    nodes: Mutex<Registry>,
     due: Notify,
 }
 
@@ -63,7 +65,11 @@ impl MetaService {
         clock: Arc<dyn Clock>,
         config: VolumeConfig,
     ) -> anyhow::Result<Arc<Self>> {
+        // The seconds of the day it was begun: lists of earlier runs had smaller numbers.
+        let epoch = u32::try_from(clock.wall().secs).unwrap_or(1);
+        let nodes = Mutex::new(Registry::new(clock.monotonic(), epoch));
         Ok(Arc::new(Self {
+            nodes,
             server,
             vfs,
             committer,
@@ -179,6 +185,16 @@ impl MetaService {
         receiver
     }
 
+    /// Of nodes and their list. Answered from memory, so that heartbeats wait for nothing.
+    fn group(&self, from: &Arc<Peer>, request: Request) -> Result<Payload, Failure> {
+        let malformed = |text: String| Failure::new(group::FAILED_MALFORMED, text);
+        let body = request.body.checked().map_err(|error| malformed(error.to_string()))?;
+        let now = self.clock.monotonic();
+        let answer = self.nodes.lock().handle(now, from.address().ip(), request.method, &body);
+        let answer = answer.unwrap_or_else(|| Ok(Vec::new()));
+        answer.map(Payload::from).map_err(|error| Failure::new(error.code(), error.to_string()))
+    }
+
     /// From this process, or from the mount that has them.
     async fn unstored(&self, request: Request) -> Result<Payload, Failure> {
         let other = |text: String| Failure::new(volume_rpc::FAILED_OTHER, text);
@@ -223,6 +239,7 @@ impl Service for MetaService {
         match request.method {
             volume_rpc::VOLUME => Ok(self.config.to_json().into_bytes().into()),
             volume_rpc::UNSTORED => self.unstored(request).await,
+            method if group::is_for_server(method) => self.group(peer, request),
             _ => self.metadata(peer, request).await,
         }
     }
