@@ -1,0 +1,85 @@
+//! Processes of `sluice serve sluice://...`.
+
+use sluice_tests::{Server, sluice_binary, wait_for};
+use std::{
+    fs::{self, File},
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    time::Duration,
+};
+
+const LIMIT: Duration = Duration::from_secs(30);
+
+/// A running node. Dropping it ends its process.
+pub struct Node {
+    pub name: String,
+    child: Child,
+    log: PathBuf,
+}
+
+impl Node {
+    /// Starts one with a cache of its own, and waits until the server has it in its group.
+    pub fn start(server: &Server, name: &str) -> Self {
+        let mut node = Self::spawn(server, name, name);
+        wait_for("the node to be in the group", LIMIT, || {
+            let ended = node.child.try_wait().expect("wait");
+            assert!(ended.is_none(), "the node ended: {ended:?}\n{}", node.log());
+            members(server).iter().any(|member| member["name"] == name)
+        });
+        node
+    }
+
+    /// Starts one called `name` with the cache directory of `cache`.
+    pub fn spawn(server: &Server, name: &str, cache: &str) -> Self {
+        let base = server.volume().mountpoint();
+        let dir = base.with_file_name(format!("{cache}.cache"));
+        let log = base.with_file_name(format!("{cache}.log"));
+        let out = File::options().create(true).append(true).open(&log).expect("the log");
+        let mut command = Command::new(sluice_binary());
+        command.args(["serve", &server.meta(), "--listen", "127.0.0.1:0", "--name", name, "--cache"]);
+        command.arg(format!("{}:256M", dir.display())).stdin(Stdio::null());
+        let child = command.stdout(out.try_clone().expect("dup")).stderr(out).spawn().expect("start sluice serve");
+        Self { name: name.into(), child, log }
+    }
+
+    /// Ends the process as a crash would.
+    pub fn kill9(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// How the process ended by itself.
+    pub fn ended(&mut self) -> Option<i32> {
+        let mut status = None;
+        wait_for("the node to end", LIMIT, || {
+            status = self.child.try_wait().expect("wait");
+            status.is_some()
+        });
+        status.and_then(|status| status.code())
+    }
+
+    /// Everything it has printed.
+    pub fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.kill9();
+        if std::thread::panicking() {
+            eprintln!("node {} said:\n{}", self.name, self.log());
+        }
+    }
+}
+
+/// The nodes of a group, as `sluice status` shows them.
+pub fn members(server: &Server) -> Vec<serde_json::Value> {
+    let status = sluice_tests::sluice(["status", &server.meta(), "--json"]).ok().json();
+    status["nodes"].as_array().expect("a list").clone()
+}
+
+/// The sum of a number over all nodes.
+pub fn sum(server: &Server, number: &str) -> u64 {
+    members(server).iter().map(|member| member[number].as_u64().expect("a number")).sum()
+}
