@@ -24,7 +24,7 @@ mod view;
 
 pub use group::{Group, GroupError, GroupOptions, GroupStats};
 pub use members::{BadList, MEMBERS_MAX, Member, Members, NAME_BYTES_MAX, NodeName, State};
-pub use membership::{JoinError, Membership, follow};
+pub use membership::{JoinError, Membership, follow, refresh};
 pub use node::{Elsewhere, Node, NodeError, NodeParts};
 pub use registry::{EXPIRY, HEARTBEAT_INTERVAL, Registry, RegistryError};
 pub use service::NodeService;

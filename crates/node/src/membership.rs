@@ -109,12 +109,17 @@ impl Membership {
 /// Keeps the group's list, for as long as it is polled: asks the server every two seconds, and when somebody knows another.
 pub async fn follow(client: &Client, group: &Group) {
     loop {
-        match fetch_members(client, group.members().epoch()).await {
-            Ok(Some(members)) => group.update(members),
-            Ok(None) => {}
-            Err(error) => tracing::debug!(%error, "the list of members was not read"),
-        }
+        refresh(client, group).await;
         let _ = timeout(HEARTBEAT_INTERVAL, group.stale()).await;
+    }
+}
+
+/// Asks the server for the list once.
+pub async fn refresh(client: &Client, group: &Group) {
+    match fetch_members(client, group.members().epoch()).await {
+        Ok(Some(members)) => group.update(members),
+        Ok(None) => {}
+        Err(error) => tracing::debug!(%error, "the list of members was not read"),
     }
 }
 

@@ -1,26 +1,53 @@
 //! A node as its peers see it.
+//!
+//! **Memory per peer is bounded**: by segments that it has asked for and that its lane has not taken yet, and behind that by
+//! the lane. A peer that does not read waits for itself alone, because reads run in tasks of their own: what a handler holds
+//! while its lane is full is the peer's share, never a turn at the disk or at the store.
 
 use crate::{
-    Group, Node,
+    Group, Node, NodeError,
     message::{self, READ_SEGMENTS, ReadSegments},
 };
-use sluice_base::VolumeId;
+use parking_lot::Mutex;
+use sluice_base::{Clock, VolumeId, limits::SEGMENTS_PER_OBJECT};
 use sluice_net::{Failure, Peer, Refusal, Service};
-use sluice_wire::{Hello, Payload, Request, Welcome};
-use std::{net::SocketAddr, sync::Arc};
+use sluice_wire::{ConnectionError, Hello, Payload, Request, Welcome};
+use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
+use tokio::{sync::Semaphore, task::JoinSet, time::timeout};
+
+/// Segments of answers that one connection may have under way before its lane takes them: four whole objects, 16 MiB.
+const SEGMENTS_MAX: usize = 4 * SEGMENTS_PER_OBJECT;
+/// The asker is told so long before it stops waiting that the store is slow: it would believe that the node is.
+const EARLY: Duration = Duration::from_millis(250);
 
 /// Answers reads. A peer that knows another list of members is told the epoch of ours with the answer.
 pub struct NodeService {
     node: Arc<Node>,
     group: Arc<Group>,
+    clock: Arc<dyn Clock>,
     volume: VolumeId,
     name: String,
+    shares: Mutex<HashMap<usize, Arc<Semaphore>>>,
 }
 
 impl NodeService {
-    /// Serves `node`, a node called `name`, to peers of `volume`; `group` is what it knows of the others.
-    pub fn new(node: Arc<Node>, group: Arc<Group>, volume: VolumeId, name: String) -> Self {
-        Self { node, group, volume, name }
+    /// Serves `node`, called `name`, to peers of `volume`; `group` is what it knows of the others, `clock` that of the server
+    /// which runs this.
+    pub fn new(node: Arc<Node>, group: Arc<Group>, clock: Arc<dyn Clock>, volume: VolumeId, name: String) -> Self {
+        Self { node, group, clock, volume, name, shares: Mutex::default() }
+    }
+
+    async fn read(&self, ask: ReadSegments, deadline: Option<Duration>) -> Result<Payload, NodeError> {
+        let (object, node) = (ask.object.id(), self.node.clone());
+        // Ends with this future.
+        let mut task = JoinSet::new();
+        task.spawn(async move { node.read(&ask).await });
+        let patience = deadline.map_or(Duration::MAX, |at| at.saturating_sub(self.clock.monotonic() + EARLY));
+        match timeout(patience, task.join_next()).await {
+            Ok(Some(Ok(read))) => Ok(message::answer(object, &read?)),
+            Ok(_) => Err(NodeError::Store("reading it failed".into())),
+            Err(_) => Err(NodeError::Store("the store takes long".into())),
+        }
     }
 }
 
@@ -30,6 +57,10 @@ impl Service for NodeService {
             Some(other) => Err(Refusal::other_volume(other, self.volume)),
             None => Ok(Welcome { volume: self.volume, session: None, name: self.name.clone() }),
         }
+    }
+
+    fn opened(&self, peer: &Arc<Peer>) {
+        self.shares.lock().insert(key(peer), Arc::new(Semaphore::new(SEGMENTS_MAX)));
     }
 
     async fn call(&self, peer: &Arc<Peer>, request: Request) -> Result<Payload, Failure> {
@@ -42,9 +73,20 @@ impl Service for NodeService {
         }
         let body = request.body.checked().map_err(|error| malformed(error.to_string()))?;
         let ask = ReadSegments::decode(&body).ok_or_else(|| malformed("the request does not parse".into()))?;
-        let segments = self.node.read(&ask).await.map_err(|error| Failure::new(error.code(), error.to_string()))?;
-        Ok(message::answer(ask.object.id(), &segments))
+        let share = self.shares.lock().get(&key(peer)).cloned();
+        let share = share.ok_or_else(|| malformed("the connection is gone".into()))?;
+        let _room = share.acquire_many(ask.range.len() as u32).await;
+        let read = self.read(ask, request.deadline).await;
+        read.map_err(|error| Failure::new(error.code(), error.to_string()))
     }
+
+    fn gone(&self, peer: &Arc<Peer>, _: &ConnectionError) {
+        self.shares.lock().remove(&key(peer));
+    }
+}
+
+fn key(peer: &Arc<Peer>) -> usize {
+    Arc::as_ptr(peer) as usize
 }
 
 fn malformed(text: String) -> Failure {

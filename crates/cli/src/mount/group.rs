@@ -33,6 +33,8 @@ pub fn follow(
         Hello { peer: PeerKind::Mount, lane: LaneClass::Small, volume: Some(config.id()?), session: None, name };
     let group = sluice_node::Group::new(GroupOptions::new(hello), clock.clone(), Arc::new(OsEntropy));
     let (group, client) = (Arc::new(group), client.clone());
+    // The first reads are to find it.
+    runtime.block_on(sluice_node::refresh(&client, &group));
     let followed = group.clone();
     runtime.spawn(async move { sluice_node::follow(&client, &followed).await });
     Ok(Arc::new(Nodes(group)))

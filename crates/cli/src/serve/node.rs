@@ -101,7 +101,7 @@ async fn serve(args: &ServeArgs, meta: &str, place: &Place, runtime: &Runtime) -
     let options = GroupOptions { own: Some(place.name.clone()), ..GroupOptions::new(hello) };
     let group = Arc::new(Group::new(options, clock.clone(), Arc::new(OsEntropy)));
     let node = open(place, &config, &group, &clock)?;
-    let service = NodeService::new(node.clone(), group.clone(), config.id()?, place.name.to_string());
+    let service = NodeService::new(node.clone(), group.clone(), clock.clone(), config.id()?, place.name.to_string());
     let listening = Server::bind(args.listen, Arc::new(service), ServerOptions::default(), clock.clone()).await;
     let listening = listening.with_context(|| format!("listening at {}", args.listen))?;
     let detaching = if args.detach { Some(Detaching::prepare()?) } else { None };

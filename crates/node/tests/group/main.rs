@@ -2,6 +2,7 @@
 
 #![allow(missing_docs)]
 
+mod hostile;
 mod nodes;
 mod readers;
 mod rig;

@@ -57,8 +57,10 @@ impl Rig {
         let options = GroupOptions { own: Some(named(name)), ..GroupOptions::new(hello(PeerKind::Node, name)) };
         let group = Arc::new(Group::new(options, clock(), Arc::new(OsEntropy)));
         let node = self.node(&MemoryDisk::default(), Some(group.clone()));
-        let service = Arc::new(NodeService::new(node.clone(), group.clone(), VOLUME, name.into()));
-        let server = Server::bind(local(), service, ServerOptions::default(), clock()).await.expect("a free port");
+        let clock = clock();
+        let service = NodeService::new(node.clone(), group.clone(), clock.clone(), VOLUME, name.into());
+        let server = Server::bind(local(), Arc::new(service), ServerOptions::default(), clock).await;
+        let server = server.expect("a free port");
         Host { name: named(name), node, group, server }
     }
 }

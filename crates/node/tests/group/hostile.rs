@@ -1,0 +1,102 @@
+//! Peers that ask for what does not exist, that are of another volume, that do not read, and a store that is slow.
+
+use crate::rig::{Rig, VOLUME, assert_right, client, clock, eventually, hello, reader};
+use sluice_base::VolumeId;
+use sluice_net::CallError;
+use sluice_node::{
+    GroupError, Members,
+    message::{self, FAILED_MALFORMED, FAILED_STORE, READ_SEGMENTS, ReadSegments},
+};
+use sluice_object::backend::{Fault, RequestKind};
+use sluice_wire::{Clear, Connection, Event, Options, Payload, PeerKind};
+use std::{net::SocketAddr, time::Duration};
+use tokio::net::TcpStream;
+
+const LONG: Duration = Duration::from_secs(10);
+
+#[tokio::test]
+async fn what_does_not_parse_is_said_to_be_so() {
+    let rig = Rig::new();
+    let host = rig.host("a").await;
+    let client = client(host.server.address(), hello(PeerKind::Mount, "m"));
+    for (method, body) in
+        [(READ_SEGMENTS, vec![]), (READ_SEGMENTS, vec![0xff; 37]), (1, vec![1]), (message::JOIN, vec![])]
+    {
+        let failed = client.call(method, body, LONG).await;
+        assert!(matches!(failed, Err(CallError::Failed { code: FAILED_MALFORMED, .. })), "{failed:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_peer_of_another_volume_is_not_let_in() {
+    let rig = Rig::new();
+    let host = rig.host("a").await;
+    let mut stranger = hello(PeerKind::Mount, "m");
+    stranger.volume = Some(VolumeId([8; 16]));
+    let refused = client(host.server.address(), stranger).connected(LONG).await;
+    assert!(refused.unwrap_err().to_string().contains(&VOLUME.to_string()));
+}
+
+/// Asks for as much as it may and reads nothing.
+async fn greedy(address: SocketAddr, ask: &ReadSegments) -> (TcpStream, Connection) {
+    let (stream, clock) = (TcpStream::connect(address).await.unwrap(), clock());
+    let hello = hello(PeerKind::Mount, "greedy");
+    let mut connection = Connection::initiator(clock.monotonic(), hello, Options::default(), Box::new(Clear));
+    let send = async |connection: &mut Connection| {
+        let mut pieces = Vec::new();
+        connection.poll_transmit(clock.monotonic(), &mut pieces, usize::MAX);
+        let mut rest = &pieces.concat()[..];
+        while !rest.is_empty() {
+            stream.writable().await.unwrap();
+            rest = stream.try_write(rest).map_or(rest, |written| &rest[written..]);
+        }
+    };
+    send(&mut connection).await;
+    while !matches!(connection.poll_event(), Some(Event::Established { .. })) {
+        stream.readable().await.unwrap();
+        if stream.try_read_buf(connection.input()).is_ok() {
+            connection.handle_received(clock.monotonic()).unwrap();
+        }
+    }
+    for _ in 0..64 {
+        connection.request(clock.monotonic(), READ_SEGMENTS, &Payload::from(ask.encode()), None).unwrap();
+    }
+    send(&mut connection).await;
+    (stream, connection)
+}
+
+#[tokio::test]
+async fn who_does_not_read_waits_for_himself_alone() {
+    let rig = Rig::new();
+    let (host, object) = (rig.host("a").await, rig.object(1, &[true; 128]).await);
+    let ask = ReadSegments { object, range: 0..128, cached_only: false };
+    let mut idle = Vec::new();
+    for _ in 0..4 {
+        idle.push(greedy(host.server.address(), &ask).await);
+    }
+    let served = || host.node.numbers().served_bytes;
+    eventually("all of them to be stuck", || served() >= 4 * (20 << 20)).await;
+    let group = reader();
+    group.update(Members::new(1, vec![host.member(1)]).unwrap());
+    for first in 0..20 {
+        assert_right(object, first, &group.read(object, first..first + 30).await.unwrap());
+    }
+    // What the sockets took, what waits in the lanes, and a share each; not what was asked for, 1 GiB.
+    assert!(served() < 4 * (48 << 20) + (20 << 20), "{}", served());
+}
+
+#[tokio::test]
+async fn a_slow_store_is_not_a_slow_node() {
+    let rig = Rig::new();
+    let (host, group) = (rig.host("a").await, reader());
+    let (slow, quick) = (rig.object(1, &[true; 3]).await, rig.object(2, &[true; 3]).await);
+    group.update(Members::new(1, vec![host.member(1)]).unwrap());
+    group.read(quick, 0..3).await.unwrap();
+    rig.backend.plan(RequestKind::Get, Fault::Delay(Duration::from_secs(4)));
+    assert_eq!(group.read(slow, 0..3).await, Err(GroupError::NoOwner));
+    assert_right(quick, 0, &group.read(quick, 0..3).await.unwrap());
+    let client = client(host.server.address(), hello(PeerKind::Mount, "m"));
+    let ask = ReadSegments { object: slow, range: 0..3, cached_only: false };
+    let failed = client.call(READ_SEGMENTS, ask.encode(), Duration::from_secs(1)).await;
+    assert!(matches!(failed, Err(CallError::Failed { code: FAILED_STORE, .. })), "{failed:?}");
+}
