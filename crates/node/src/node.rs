@@ -90,6 +90,10 @@ fn set_of(range: &Range<u32>) -> Set {
     range.clone().fold(0, |set, index| set | 1 << index)
 }
 
+fn known(segments: &[Segment]) -> Set {
+    segments.iter().fold(0, |set, segment| set | 1 << segment.index)
+}
+
 impl Node {
     /// A node of these parts. Its methods are called on a runtime of tokio.
     pub fn new(parts: NodeParts) -> Self {
@@ -115,19 +119,25 @@ impl Node {
 
     async fn read_uncounted(&self, ask: &ReadSegments) -> Result<Vec<Segment>, NodeError> {
         let object = ask.object.id();
-        let mut segments = self.cached(object, ask.range.clone()).await;
-        let found = segments.iter().fold(0, |set: Set, segment| set | 1 << segment.index);
-        let missing = set_of(&ask.range) & !found & !self.fills.holes(object);
-        if missing != 0 {
+        let mut is_second = false;
+        let mut segments = loop {
+            let mut segments = self.cached(object, ask.range.clone()).await;
+            let missing = set_of(&ask.range) & !known(&segments) & !self.fills.holes(object);
+            if missing == 0 {
+                self.counters.hits.fetch_add(1, Relaxed);
+                break segments;
+            }
             if ask.cached_only {
                 return Err(NodeError::NotHere);
             }
-            self.counters.misses.fetch_add(1, Relaxed);
-            segments.extend(self.fills.fetch(ask.object, missing).await?);
-        } else {
-            self.counters.hits.fetch_add(1, Relaxed);
-        }
-        let holes = set_of(&ask.range) & segments.iter().fold(!0, |set: Set, segment| set & !(1 << segment.index));
+            if let Some(found) = self.fills.fetch(ask.object, missing, is_second).await? {
+                self.counters.misses.fetch_add(1, Relaxed);
+                segments.extend(found);
+                break segments;
+            }
+            is_second = true;
+        };
+        let holes = set_of(&ask.range) & !known(&segments);
         segments.extend(ask.range.clone().filter(|index| holes >> index & 1 != 0).map(Segment::absent));
         segments.sort_unstable_by_key(|segment| segment.index);
         Ok(segments)

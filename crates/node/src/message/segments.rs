@@ -8,7 +8,7 @@ use sluice_base::{
 };
 use sluice_object::StoredObject;
 use sluice_wire::{Body, Payload};
-use std::ops::Range;
+use std::{fmt, ops::Range};
 
 /// Asked of a node: segments of a stored object.
 pub const READ_SEGMENTS: u16 = 220;
@@ -30,7 +30,7 @@ pub struct ReadSegments {
 }
 
 /// A segment in its stored form.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Segment {
     /// Its number in the object.
     pub index: u32,
@@ -77,6 +77,12 @@ impl ReadSegments {
         let flags = bytes.try_get_u8().ok().filter(|flags| *flags <= CACHED_ONLY)?;
         let sound = bytes.is_empty() && !range.is_empty() && range.end <= count;
         sound.then_some(Self { object, range, cached_only: flags == CACHED_ONLY })
+    }
+}
+
+impl fmt::Debug for Segment {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Segment({}, {} bytes, {:08x})", self.index, self.bytes.len(), self.crc)
     }
 }
 

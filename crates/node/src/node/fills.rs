@@ -66,14 +66,20 @@ impl Fills {
         self.holes.lock().get(&object).copied().unwrap_or(0)
     }
 
-    /// Brings the segments of `missing`.
-    pub(super) async fn fetch(self: &Arc<Self>, object: StoredObject, missing: Set) -> Result<Vec<Segment>, NodeError> {
-        let fill = self.fill_of(object, missing)?;
+    /// Brings the segments of `missing`. `None` when they have come into the cache since they were missed there, unless they are
+    /// to be brought `anyway`.
+    pub(super) async fn fetch(
+        self: &Arc<Self>,
+        object: StoredObject,
+        missing: Set,
+        anyway: bool,
+    ) -> Result<Option<Vec<Segment>>, NodeError> {
+        let Some(fill) = self.fill_of(object, missing, anyway)? else { return Ok(None) };
         let mut changed = fill.changed.subscribe();
         loop {
             changed.mark_unchanged();
             if let Some(done) = fill.take(missing) {
-                return done;
+                return done.map(Some);
             }
             if changed.changed().await.is_err() {
                 return Err(NodeError::Store("the fetch ended".into()));
@@ -82,7 +88,12 @@ impl Fills {
     }
 
     /// The fill of an object, begun if there is none, with `missing` in its queue.
-    fn fill_of(self: &Arc<Self>, object: StoredObject, missing: Set) -> Result<Arc<Fill>, NodeError> {
+    fn fill_of(
+        self: &Arc<Self>,
+        object: StoredObject,
+        missing: Set,
+        anyway: bool,
+    ) -> Result<Option<Arc<Fill>>, NodeError> {
         let mut active = self.active.lock();
         if let Some(fill) = active.get(&object.id()) {
             if fill.object != object {
@@ -94,7 +105,11 @@ impl Fills {
                 self.want_rest(object, &mut state);
             }
             drop(state);
-            return Ok(fill.clone());
+            return Ok(Some(fill.clone()));
+        }
+        // The fill that brought them has ended.
+        if !anyway && missing & self.absent(object) == 0 {
+            return Ok(None);
         }
         if active.len() >= FILLS_WAITING_MAX {
             return Err(NodeError::Busy);
@@ -108,7 +123,7 @@ impl Fills {
         drop(state);
         active.insert(object.id(), fill.clone());
         tokio::spawn(self.clone().run(fill.clone()));
-        Ok(fill)
+        Ok(Some(fill))
     }
 
     /// Notes a miss; true when it is the second one in a short time.
@@ -126,12 +141,16 @@ impl Fills {
 
     /// Everything of the object that is not here.
     fn want_rest(&self, object: StoredObject, state: &mut State) {
-        let all = 0..object.segment_count();
-        let absent = match self.parts.cache.pin(object.id()) {
-            Some(pin) => pin.absent(0, object.segment_count()).into_iter().fold(0, |set: Set, index| set | 1 << index),
-            None => set_of(&all),
-        };
-        state.want(absent & !self.holes(object.id()));
+        state.want(self.absent(object) & !self.holes(object.id()));
+    }
+
+    /// Segments of an object that are not in the cache.
+    fn absent(&self, object: StoredObject) -> Set {
+        let count = object.segment_count();
+        match self.parts.cache.pin(object.id()) {
+            Some(pin) => pin.absent(0, count).into_iter().fold(0, |set, index| set | 1 << index),
+            None => set_of(&(0..count)),
+        }
     }
 
     async fn run(self: Arc<Self>, fill: Arc<Fill>) {
@@ -254,3 +273,6 @@ impl Drop for Ending<'_> {
         self.fill.end(self.why.clone());
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -44,6 +44,27 @@ async fn a_second_miss_brings_the_rest() {
     assert_eq!(rig.gets(), before);
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn readers_in_step_fetch_nothing_twice() {
+    for round in 1..=3 {
+        let (rig, disk) = (Rig::new(), MemoryDisk::default());
+        let (node, object) = (rig.node(&disk, None), rig.object(round, &[true; 128]).await);
+        let reader = |step: u32| {
+            let node = node.clone();
+            tokio::spawn(async move {
+                for first in (0..128).step_by(step as usize) {
+                    let read = node.read(&ask(object, first..128.min(first + step))).await;
+                    assert_right(object, first, &read.unwrap());
+                }
+            })
+        };
+        for done in join_all([1, 2, 4, 4, 7, 32].map(reader)).await {
+            done.unwrap();
+        }
+        assert_eq!(node.numbers().filled_bytes, 128 * SEG as u64, "round {round}");
+    }
+}
+
 #[tokio::test]
 async fn segments_without_bytes_are_known_as_such() {
     let (rig, disk) = (Rig::new(), MemoryDisk::default());
