@@ -11,6 +11,7 @@ use std::{
     io::{BufRead, BufReader, Write},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 /// A request.
@@ -51,6 +52,8 @@ pub enum Told {
     },
 }
 
+/// How long the answer to [`Ask::Status`] may take.
+const STATUS_WAIT: Duration = Duration::from_secs(3);
 /// Longest request.
 const ASK_BYTES_MAX: u64 = 64 << 10;
 
@@ -94,6 +97,10 @@ impl Control {
     pub fn ask(&mut self, ask: Ask, mut each: impl FnMut(Told) -> anyhow::Result<bool>) -> anyhow::Result<()> {
         let mut line = serde_json::to_vec(&ask)?;
         line.push(b'\n');
+        if matches!(ask, Ask::Status) {
+            // It is answered from memory: who does not is stopped.
+            self.stream.set_read_timeout(Some(STATUS_WAIT)).context("asking the mount")?;
+        }
         self.stream.write_all(&line).context("asking the mount")?;
         for line in BufReader::new(&self.stream).lines() {
             let Ok(line) = line else { break };

@@ -19,11 +19,16 @@ pub fn volume_dir(meta: &OsStr) -> anyhow::Result<PathBuf> {
     };
     let meta = meta.to_str().ok_or_else(|| not_utf8(meta))?;
     let path = meta.strip_prefix("local:").unwrap_or(meta);
+    if meta != path && path.starts_with("~/") {
+        bail!("`{meta}`: the shell does not replace ~ behind local:, write $HOME or leave local: out");
+    }
     if path.is_empty() {
         bail!("`{meta}` names no volume: write local:DIR or DIR");
     }
     if meta.starts_with("sluice://") {
-        bail!("`{meta}`: this version serves volumes on one host only; name its directory, local:DIR");
+        bail!(
+            "`{meta}` is another host's: mount it with `sluice mount`; this command runs on the host of the volume, on its directory"
+        );
     }
     let path = std::path::absolute(path).with_context(|| format!("the path `{path}`"))?;
     if path.to_str().is_none() {

@@ -53,6 +53,8 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    // A volume's directories hold the bytes of files that the mode bits of the mount keep from others.
+    rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     output::start_logging();
     let result = match cli.command {
         Command::Up(args) => up::run(args),

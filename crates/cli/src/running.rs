@@ -135,9 +135,7 @@ pub async fn until_the_end(
             return Err(error);
         }
     };
-    if let (Ok(term), Ok(int)) = (signal(SignalKind::terminate()), signal(SignalKind::interrupt())) {
-        tokio::spawn(heed_signals(term, int, mount));
-    }
+    tokio::spawn(heed_signals(Signals::take()?, mount));
     let _ = has_ended.wait_for(|ended| *ended).await;
     // With the kernel's references gone, what has no name has no user: it is not worth storing.
     let last = vfs.clone();
@@ -149,20 +147,37 @@ pub async fn until_the_end(
 
 /// Resolves at the first signal to end; a second one ends the process at once, which loses nothing acked.
 pub async fn stop_on_signals() -> anyhow::Result<()> {
-    let (mut term, mut int) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-    tokio::select! {
-        _ = term.recv() => {}
-        _ = int.recv() => {}
-    }
+    let mut signals = Signals::take()?;
+    signals.next().await;
     tokio::spawn(async move {
-        tokio::select! {
-            _ = term.recv() => {}
-            _ = int.recv() => {}
-        }
+        signals.next().await;
         note!("ended at once; what was acked is in the journal");
         std::process::exit(1);
     });
     Ok(())
+}
+
+/// What tells this process to end. A write past the limit of file sizes (SIGXFSZ) does not: it is an error like any other.
+struct Signals {
+    ends: [Signal; 3],
+    _file_size: Signal,
+}
+
+impl Signals {
+    fn take() -> anyhow::Result<Self> {
+        const SIGXFSZ: i32 = 25;
+        let ends = [signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?, signal(SignalKind::hangup())?];
+        Ok(Self { ends, _file_size: signal(SignalKind::from_raw(SIGXFSZ))? })
+    }
+
+    async fn next(&mut self) {
+        let [term, int, hangup] = &mut self.ends;
+        tokio::select! {
+            _ = term.recv() => {}
+            _ = int.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    }
 }
 
 /// Unmounts after a start that failed. Whoever has a file open already does not keep the process.
@@ -178,13 +193,10 @@ async fn take_back(mount: &Session, has_ended: &mut watch::Receiver<bool>, why: 
 
 /// The first signal unmounts, or says that the drain is under way. A second one ends the process at once, which loses nothing
 /// acked.
-async fn heed_signals(mut term: Signal, mut int: Signal, mount: Arc<Session>) {
+async fn heed_signals(mut signals: Signals, mount: Arc<Session>) {
     let mut asked = false;
     loop {
-        tokio::select! {
-            _ = term.recv() => {}
-            _ = int.recv() => {}
-        }
+        signals.next().await;
         if asked {
             note!("ended at once; what was acked is in the journal");
             std::process::exit(1);

@@ -27,12 +27,14 @@ use tokio::runtime::Runtime;
 /// The volume in DIR is one that `sluice format` or `sluice up` made; while it is served, nobody else opens it. Mounts keep what
 /// they read under a lease and are told of every change; what they write is theirs until the store has it.
 ///
+/// SIGTERM or Ctrl-C ends it once what it holds is stored; mounts wait, and go on when it is started again at the same address.
+///
 /// With META sluice://HOST:PORT this is a node of that server's volume: it keeps objects on its cache disk and gives them to the
 /// volume's mounts. It needs the same credentials for the store as the server.
 ///
 /// Connections are not encrypted and peers are not authenticated yet: listen on loopback, or on a network that you trust.
 ///
-/// Example: sluice serve local:~/volume --listen 127.0.0.1:7700
+/// Example: sluice serve ~/volume --listen 127.0.0.1:7700
 ///
 /// Example: sluice serve sluice://127.0.0.1:7700 --listen 127.0.0.1:7701 --cache /ssd/node:100G
 #[derive(clap::Args)]
@@ -108,13 +110,15 @@ fn serve(args: &ServeArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<Exit
         told.store = format!("file:{}", std::path::absolute(&path).unwrap_or(path).display());
     }
     let service = MetaService::new(sessions, running.vfs.clone(), committer, clock.clone(), told)?;
-    let server = Server { vfs: running.vfs.clone(), mount: None, dir: dir.to_path_buf(), config };
     let result = runtime.block_on(async {
         let listening = sluice_net::Server::bind(args.listen, service.clone(), ServerOptions::default(), clock).await;
         let listening = listening.with_context(|| format!("listening at {}", args.listen))?;
         let due = tokio::spawn(service.run());
+        let address = Some(format!("sluice://{}", listening.address()));
+        let (vfs, shown, dir) = (running.vfs.clone(), dir, dir.to_path_buf());
+        let server = Server { vfs, mount: None, server: address, dir, config };
         let (drained, _watchers) = server.listen(&socket)?;
-        note!("{} is served at sluice://{}", dir.display(), listening.address());
+        note!("{} is served at sluice://{}", shown.display(), listening.address());
         if let Some(detaching) = detaching {
             detaching.ready()?;
         }

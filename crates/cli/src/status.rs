@@ -77,7 +77,13 @@ fn find(target: &OsStr) -> anyhow::Result<(PathBuf, VolumeConfig)> {
 
 fn print(dir: &Path, status: &Value) {
     let text = |key: &str| status[key].as_str().unwrap_or("-").to_string();
-    out!("volume     {} in {}", text("volume"), dir.display());
+    match (status["server"].as_str(), status["mountpoint"].as_str()) {
+        (Some(server), Some(_)) => {
+            out!("volume     {} of {server}", text("volume"));
+            out!("kept in    {}", dir.display());
+        }
+        _ => out!("volume     {} in {}", text("volume"), dir.display()),
+    }
     out!("store      {}", text("store"));
     let numbers = &status["numbers"];
     if status["running"] != json!(true) {
@@ -87,15 +93,18 @@ fn print(dir: &Path, status: &Value) {
         }
         return;
     }
+    let at = status["mountpoint"].as_str().or(status["server"].as_str()).unwrap_or("-");
     out!(
-        "state      {} at {} by pid {}, tier {}",
+        "state      {} at {at} by pid {}, tier {}",
         text("state"),
-        text("mountpoint"),
         status["pid"],
         numbers["tier"].as_str().unwrap_or("-")
     );
     let size = |value: &Value| units::show_size(value.as_u64().unwrap_or(0));
-    out!("holds      {} inodes, {}", numbers["inodes"], size(&numbers["held_bytes"]));
+    match numbers["inodes"].as_u64() {
+        Some(inodes) => out!("holds      {inodes} inodes, {}", size(&numbers["held_bytes"])),
+        None => out!("holds      what the server knows"),
+    }
     out!(
         "dirty      {} in {} objects: acked, in the journal, not yet in the store",
         size(&numbers["dirty_bytes"]),

@@ -30,15 +30,29 @@ pub struct UpArgs {
     /// s3://BUCKET/PREFIX?endpoint=...
     #[arg(long)]
     pub store: Option<String>,
-    /// Room for cached objects; 0 goes without a cache disk
+    /// Room for cached objects, as in 512M or 100G, at least 4M; 0 goes without a cache disk
     #[arg(long, default_value = "10G", value_name = "SIZE", value_parser = ValueParser::new(units::parse_size))]
     pub cache_size: u64,
-    /// Room for the journal
+    /// Room for the journal, at least 16M; when it is full, writes wait for the store
     #[arg(long, default_value = "1G", value_name = "SIZE", value_parser = ValueParser::new(units::parse_size))]
     pub journal_size: u64,
     /// How long an object waits for more data before it is uploaded
     #[arg(long, default_value = "2s", value_name = "TIME", value_parser = ValueParser::new(units::parse_time))]
     pub upload_delay: Duration,
+}
+
+/// Smallest cache: one object.
+const CACHE_BYTES_MIN: u64 = 4 << 20;
+
+/// That a cache and a journal of these sizes can be; before anything is made.
+pub fn check_sizes(cache_bytes: u64, journal_bytes: u64) -> anyhow::Result<()> {
+    if journal_bytes < JOURNAL_BYTES_MIN {
+        bail!("--journal-size is at least {}", units::show_size(JOURNAL_BYTES_MIN));
+    }
+    if (1..CACHE_BYTES_MIN).contains(&cache_bytes) {
+        bail!("--cache-size is 0, for none, or at least {}", units::show_size(CACHE_BYTES_MIN));
+    }
+    Ok(())
 }
 
 /// Smallest journal: eight segments, so that most of it can be freed while the last one is written.
@@ -49,9 +63,7 @@ pub fn run(args: UpArgs) -> anyhow::Result<ExitCode> {
     if args.detach && !detach::is_child() {
         return detach::run_detached(&dir.join("log"));
     }
-    if args.journal_size < JOURNAL_BYTES_MIN {
-        bail!("--journal-size is at least {}", units::show_size(JOURNAL_BYTES_MIN));
-    }
+    check_sizes(args.cache_size, args.journal_size)?;
     let mountpoint = place::check(&args.mountpoint)?;
     place::check_apart(&dir, args.store.as_deref(), &mountpoint)?;
     place::check_device()?;

@@ -216,7 +216,10 @@ impl Replayed {
         wanted: impl FnOnce(&Arc<MetaStore>) -> anyhow::Result<HashSet<ObjectId>>,
     ) -> anyhow::Result<Self> {
         let tables = LsmTables::open(&dir.join("meta/tables"), LsmOptions::default());
-        let tables = Arc::new(tables.with_context(|| format!("opening the metadata of {}", dir.display()))?);
+        let damaged = || {
+            format!("the metadata in {}/meta cannot be opened; restore meta/ and journal/ from a copy", dir.display())
+        };
+        let tables = Arc::new(tables.with_context(damaged)?);
         let disk = Arc::new(RealDisk);
         let cache = open_cache(dir, id, options, clock)?;
 

@@ -1,6 +1,7 @@
 //! What a session did, in numbers.
 
 use crate::request::Operation;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Classes of operations that are counted together.
@@ -102,6 +103,31 @@ impl Counts {
     /// Requests of a class.
     pub fn requests(&self, class: Class) -> u64 {
         self.requests[class as usize]
+    }
+
+    /// Every count with its name.
+    pub fn named(&self) -> BTreeMap<&'static str, u64> {
+        const NAMES: [&str; CLASSES] = [
+            "lookup",
+            "attributes",
+            "setattr",
+            "namespace",
+            "handle",
+            "read",
+            "write",
+            "directory",
+            "sync",
+            "xattr",
+            "forget",
+            "other",
+        ];
+        let others = [
+            ("later", self.later),
+            ("interrupts", self.interrupts),
+            ("replies_lost", self.replies_lost),
+            ("panics", self.panics),
+        ];
+        NAMES.into_iter().zip(self.requests).chain(others).collect()
     }
 
     /// Requests in all.

@@ -36,7 +36,7 @@ pub enum JournalError {
     /// Records that were durable are damaged or missing.
     #[error(
         "journal segment {segment} ({}) is damaged at byte {offset}: record {seq} was durable and cannot be read. Keep a copy of \
-         the journal; then recover the volume from its store, or drop this record and all later ones with `sluice fsck --repair`",
+         the journal; then restore the volume from a copy, or drop this record and all later ones with `sluice fsck --repair`",
         path.display()
     )]
     Corrupt {

@@ -2,7 +2,9 @@
 //!
 //! A file is cut into spans of 64 MiB. Within a span, every write adds one record under the next sequence number (or makes the
 //! last record longer when it goes on where that one ends), and later records cover earlier ones. When a span has gathered
-//! many records they are replaced by one packed record, sequence 0.
+//! many records they are replaced by one packed record, sequence 0. A span of many runs is packed in steps, since a change fits
+//! into one record of the log: each of the next changes adds a record of a few thousand runs as they are by then, until all of them are
+//! there again; then the records from before go.
 
 use crate::{
     Error, keys,
@@ -87,9 +89,24 @@ fn parse_runs(bytes: &[u8]) -> Option<Vec<Run>> {
     Some(runs)
 }
 
+/// Runs of one step, 115 KB; a span of up to four times as many is packed at once.
+const PACK_RUNS: usize = 4096;
+/// Records that a span may have gathered before it is packed: their deletion, 31 bytes each, is half a megabyte of the log.
+const RECORDS_MAX: usize = 16 << 10;
+
+/// A span that is being packed.
+#[derive(Clone, Copy, Debug)]
+struct Packing {
+    /// Sequence of the first step: what has a smaller one goes at the end.
+    first: u64,
+    /// Runs from here on are not there again yet.
+    next: u32,
+}
+
 /// The current extents of one span.
 #[derive(Clone, Debug, Default)]
 struct Span {
+    packing: Option<Packing>,
     /// Runs that hold bytes, by offset; they do not overlap.
     runs: BTreeMap<u32, Run>,
     /// Sequence numbers of the stored records; 0 is the packed one.
@@ -139,6 +156,8 @@ pub struct ExtentPlan {
     pub live: BTreeMap<ObjectId, i64>,
     /// Bytes that the file gains or loses.
     pub held_bytes: i64,
+    /// It has a step of packing, of which one is enough for one record of the log.
+    has_step: bool,
 }
 
 /// The extents of a file, as far as they were loaded.
@@ -235,7 +254,7 @@ impl FileExtents {
             let old = std::mem::take(&mut span.sequences);
             plan.forget_puts(ino, number);
             plan.deletes.extend(old.into_iter().map(|sequence| keys::extent(ino, number, sequence)));
-            span.last = None;
+            (span.last, span.packing) = (None, None);
         } else {
             span.record(ino, number, run, plan);
         }
@@ -268,18 +287,47 @@ impl Span {
             return;
         }
         // A fragmented span is packed less often, so that packing costs a bounded share of what is written.
-        if self.sequences.len() > 32 + self.runs.len() / 8 {
+        let is_due = self.sequences.len() > (32 + self.runs.len() / 8).min(RECORDS_MAX);
+        if is_due && self.runs.len() <= 4 * PACK_RUNS {
             plan.forget_puts(ino, number);
             plan.deletes.extend(self.sequences.drain(..).filter(|s| *s != 0).map(|s| keys::extent(ino, number, s)));
             plan.put(keys::extent(ino, number, 0), encode_runs(self.runs.values()));
             self.sequences.push(0);
-            self.last = None;
+            (self.last, self.packing) = (None, None);
             return;
         }
-        let sequence = self.sequences.last().map_or(1, |s| s + 1);
-        self.sequences.push(sequence);
+        let sequence = self.next_sequence();
         self.last = Some(run);
         plan.put(keys::extent(ino, number, sequence), encode_runs([&run].into_iter()));
+        if is_due && self.packing.is_none() {
+            self.packing = Some(Packing { first: sequence + 1, next: 0 });
+        }
+        if let Some(packing) = self.packing.filter(|_| !std::mem::replace(&mut plan.has_step, true)) {
+            self.pack(ino, number, packing, plan);
+        }
+    }
+
+    fn next_sequence(&mut self) -> u64 {
+        let sequence = self.sequences.last().map_or(1, |s| s + 1);
+        self.sequences.push(sequence);
+        sequence
+    }
+
+    /// One step.
+    fn pack(&mut self, ino: Ino, number: u64, packing: Packing, plan: &mut ExtentPlan) {
+        let step: Vec<Run> = self.runs.range(packing.next..).take(PACK_RUNS).map(|(_, run)| *run).collect();
+        if let Some(end) = step.last().map(Run::end) {
+            let sequence = self.next_sequence();
+            plan.put(keys::extent(ino, number, sequence), encode_runs(step.iter()));
+            self.last = None;
+            self.packing = Some(Packing { next: end, ..packing });
+            return;
+        }
+        let old = self.sequences.partition_point(|sequence| *sequence < packing.first);
+        let old: Vec<_> = self.sequences.drain(..old).map(|sequence| keys::extent(ino, number, sequence)).collect();
+        plan.puts.retain(|(key, _)| !old.iter().any(|old| **old == **key));
+        plan.deletes.extend(old);
+        self.packing = None;
     }
 }
 

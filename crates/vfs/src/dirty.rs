@@ -93,6 +93,8 @@ pub struct Reservation {
     pub offset: u32,
     /// How many.
     pub len: u32,
+    /// By how much the object became longer: a run may begin on the next segment.
+    grown: u32,
 }
 
 impl Drop for Reservation {
@@ -153,10 +155,11 @@ impl DirtyObject {
             Body::Slot(slot) => slot.append(offset as u32, &bytes[..len])?,
             Body::Memory(memory) => memory.lock().put(offset, &bytes[..len]),
         }
+        let grown = (offset + len - end) as u32;
         state.end = (offset + len) as u32;
         state.writers += 1;
         state.touched = now;
-        Ok(Some(Reservation { object: self.clone(), offset: offset as u32, len: len as u32 }))
+        Ok(Some(Reservation { object: self.clone(), offset: offset as u32, len: len as u32, grown }))
     }
 }
 
@@ -227,7 +230,7 @@ impl Dirty {
     ) -> Result<Option<Reservation>, Failure> {
         match to.append(bytes, aligned, now) {
             Ok(done) => {
-                self.bytes.fetch_add(done.as_ref().map_or(0, |d| d.len.into()), Ordering::Relaxed);
+                self.bytes.fetch_add(done.as_ref().map_or(0, |d| d.grown.into()), Ordering::Relaxed);
                 Ok(done)
             }
             Err(error) => {

@@ -40,6 +40,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering::SeqCst},
     },
+    time::Duration,
 };
 
 /// Bytes of one page of a directory that is asked for.
@@ -67,6 +68,8 @@ pub struct Remote {
     /// Files that were read, and when: told in the background.
     read: Mutex<HashMap<Ino, Timestamp>>,
     on_lost: Mutex<Option<OnLost>>,
+    /// Since when, and why, the server does not answer.
+    silence: Mutex<Option<(Duration, String)>>,
 }
 
 /// A name that can be in a directory, as a request wants it.
@@ -90,6 +93,7 @@ impl Remote {
             released: Mutex::default(),
             read: Mutex::default(),
             on_lost: Mutex::default(),
+            silence: Mutex::default(),
         };
         remote.cache.restart(remote.session.pushes, &mut Vec::new());
         remote.recover()?;
@@ -536,6 +540,10 @@ impl Metadata for Remote {
     fn trouble(&self) -> Option<String> {
         if self.session.over.load(SeqCst) {
             return Some(Error::Fenced.to_string());
+        }
+        if let Some((since, why)) = &*self.silence.lock() {
+            let seconds = self.clock.monotonic().saturating_sub(*since).as_secs();
+            return Some(format!("the server has not answered for {seconds} s: {why}"));
         }
         self.own.health().err().map(|error| error.to_string())
     }

@@ -23,8 +23,8 @@ pub(crate) struct Counters {
 #[allow(missing_docs, reason = "the names say it")]
 pub struct Status {
     pub tier: &'static str,
-    pub inodes: u64,
-    pub held_bytes: u64,
+    pub inodes: Option<u64>,
+    pub held_bytes: Option<u64>,
     pub dirty_objects: usize,
     pub dirty_bytes: u64,
     pub read_cached_bytes: u64,
@@ -105,15 +105,19 @@ impl StoreStatus {
 impl Vfs {
     /// The numbers of now.
     pub fn status(&self) -> Result<Status, Errno> {
-        let usage = self.namespace().usage().map_err(|error| errno(&error))?;
+        // Numbers that are with a server are not waited for.
+        let usage = match self.namespace().usage() {
+            Err(sluice_meta::Error::Away) => None,
+            found => Some(found.map_err(|error| errno(&error))?),
+        };
         let (dirty_objects, dirty_bytes) = self.dirty.totals();
         let journal = self.parts.journal.usage();
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let c = &self.counters;
         Ok(Status {
             tier: "journal",
-            inodes: usage.inodes.max(0) as u64,
-            held_bytes: usage.bytes.max(0) as u64,
+            inodes: usage.map(|usage| usage.inodes.max(0) as u64),
+            held_bytes: usage.map(|usage| usage.bytes.max(0) as u64),
             dirty_objects,
             dirty_bytes,
             read_cached_bytes: read(&c.read_cached),

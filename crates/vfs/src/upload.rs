@@ -220,6 +220,7 @@ impl Vfs {
         }
         self.dirty.remove(object.id);
         self.trim_journal();
+        self.room.notify_waiters();
     }
 }
 

@@ -208,10 +208,14 @@ impl Vfs {
     pub fn trim_journal(&self) {
         let persisted = sluice_base::Seq(self.namespace().settled().0 + 1);
         let needed = self.dirty.first_seq().map_or(persisted, |first| first.min(persisted));
+        let before = self.parts.journal.usage().used_bytes;
         if let Err(error) = self.parts.journal.free_before(needed) {
             tracing::warn!(%error, "freeing journal segments failed");
         }
-        self.room.notify_waiters();
+        // Who waits asks for this in turn: woken for nothing, they would spin.
+        if self.parts.journal.usage().used_bytes < before {
+            self.room.notify_waiters();
+        }
     }
 
     /// Uploads everything, whatever its age. Resolves when nothing is dirty.

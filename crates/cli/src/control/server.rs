@@ -64,6 +64,8 @@ pub struct Server {
     pub vfs: Arc<Vfs>,
     /// The mount and where it is; `None` where the volume is served to others.
     pub mount: Option<(Arc<Session>, PathBuf)>,
+    /// Where the volume is served: by this process, or for this mount.
+    pub server: Option<String>,
     pub dir: PathBuf,
     pub config: VolumeConfig,
 }
@@ -114,12 +116,7 @@ impl Server {
         keep: mpsc::Sender<UnixStream>,
     ) -> anyhow::Result<()> {
         match ask {
-            Ask::Status => {
-                // The numbers of the volume may be with a server.
-                let server = self.clone();
-                let status = tokio::task::spawn_blocking(move || sluice_vfs::waiting(|| server.status())).await?;
-                tell(&mut stream, &Told::Status { status }).await
-            }
+            Ask::Status => tell(&mut stream, &Told::Status { status: self.status() }).await,
             Ask::Umount { lazy } => {
                 // The system call waits for whatever the kernel has to say to us first.
                 let server = self.clone();
@@ -150,6 +147,9 @@ impl Server {
 
     /// Why it takes long, when it does.
     fn trouble(&self, stalled_tells: u32) -> Option<String> {
+        if let Some(trouble) = self.vfs.namespace().trouble() {
+            return Some(trouble);
+        }
         if self.mount.as_ref().is_some_and(|(mount, _)| !mount.is_over()) {
             return (stalled_tells > 1).then(|| "programs have files open".into());
         }
@@ -199,12 +199,13 @@ impl Server {
     }
 
     fn status(&self) -> serde_json::Value {
-        let counts = self.mount.as_ref().map(|(mount, _)| format!("{:?}", mount.counts()));
+        let counts = self.mount.as_ref().map(|(mount, _)| mount.counts().named());
         let mountpoint = self.mount.as_ref().map(|(_, at)| at.to_string_lossy());
         json!({
             "volume": self.config.id,
             "store": self.config.store,
             "mountpoint": mountpoint,
+            "server": self.server,
             "pid": std::process::id(),
             "running": true,
             "state": self.state(),

@@ -39,6 +39,7 @@ pub fn serve(args: &UpArgs, dir: &Path, mountpoint: &Path, runtime: &Runtime) ->
         let server = Server {
             vfs: running.vfs.clone(),
             mount: Some((mount.clone(), mountpoint.to_path_buf())),
+            server: None,
             dir: dir.to_path_buf(),
             config,
         };

@@ -114,3 +114,58 @@ fn overwriting_again_and_again_stays_small() {
     }
     assert!(records.len() < 50, "{} records", records.len());
 }
+
+/// Bytes of the log record that a plan becomes, about.
+fn record_bytes(plan: &ExtentPlan) -> usize {
+    plan.puts.iter().map(|(_, value)| value.len() + 40).sum::<usize>() + plan.deletes.len() * 40
+}
+
+/// A span of more runs than one record of the log holds: every change stays far below that.
+#[test]
+fn a_span_of_very_many_runs_is_packed_in_steps() {
+    let ino = Ino(3);
+    const BYTES: u64 = 2_000_000;
+    let mut model = vec![None; BYTES as usize];
+    let (mut extents, mut records) = (reload(ino, &BTreeMap::new(), 1), BTreeMap::new());
+    let (mut random, mut largest) = (0x2545_f491_4f6c_dd1du64, 0);
+    for i in 0..260_000u32 {
+        random ^= random << 13;
+        random ^= random >> 7;
+        random ^= random << 17;
+        let (offset, len) = (random % (BYTES - 10), 1 + random % 10);
+        let place = (random % 50 > 0).then_some(Place { object: ObjectId([(i % 7) as u8 + 1; 16]), offset: i });
+        let mut plan = ExtentPlan::default();
+        extents.put(ino, Extent { offset, len, place }, &mut plan);
+        largest = largest.max(record_bytes(&plan));
+        store(&mut records, &plan);
+        for at in 0..len {
+            model[(offset + at) as usize] = place.map(|p| (p.object, p.offset + at as u32));
+        }
+        if i == 130_000 {
+            // A restart in the middle of it all.
+            extents = reload(ino, &records, 1);
+        }
+    }
+    assert!(extents.runs() > 100_000, "{} runs", extents.runs());
+    assert!(largest < 1 << 20, "a change of {largest} bytes");
+    assert!(records.len() < 2 * RECORDS_MAX, "{} records", records.len());
+    for seen in [&extents, &reload(ino, &records, 1)] {
+        let mut at = 0;
+        for extent in seen.map(0..BYTES) {
+            for i in 0..extent.len {
+                let found = extent.place.map(|p| (p.object, p.offset + i as u32));
+                assert_eq!(found, model[(at + i) as usize], "byte {}", at + i);
+            }
+            at += extent.len;
+        }
+    }
+    // And away with it, in steps from the end as truncate does.
+    for from in (0..20).rev() {
+        let mut plan = ExtentPlan::default();
+        let offset = from * BYTES / 20;
+        extents.put(ino, Extent { offset, len: BYTES - offset, place: None }, &mut plan);
+        assert!(record_bytes(&plan) < 3 << 19, "{} bytes", record_bytes(&plan));
+        store(&mut records, &plan);
+    }
+    assert!(records.is_empty(), "{} records", records.len());
+}

@@ -9,6 +9,9 @@ use tokio::{
     time::{Instant, sleep, timeout_at},
 };
 
+/// So many tries of one request without an answer are worth a word.
+const WARN_TRIES: u32 = 3;
+
 /// One call: what it asks and how long it may take.
 pub(super) struct Call<'a> {
     pub kind: RequestKind,
@@ -44,6 +47,9 @@ impl Inner {
             drop(permit.take());
             let Err(StoreError::Unavailable { detail, cause }) = done else { return done };
             tries += 1;
+            if tries == WARN_TRIES {
+                tracing::warn!(key = call.key, %detail, "the store does not answer; the request is repeated");
+            }
             let wait = self.jitter(options.backoff(tries));
             let give_up = if tries >= options.attempts_max {
                 Some("the last one")

@@ -234,11 +234,12 @@ impl Remote {
             let answer = match self.link.call(C::METHOD.number(), body) {
                 Err(LinkError::Closed) => return Err((never, Error::Fenced)),
                 Err(LinkError::Lost(why)) => {
-                    tracing::debug!(method = ?C::METHOD, why, "asked again");
+                    self.silent(why);
                     continue;
                 }
                 Ok(body) => client::reply::<C>(&body).map_err(|fault| (never, failed(fault)))?,
             };
+            *self.silence.lock() = None;
             if answer.head.renewed {
                 self.session.believed_until.fetch_max(sent + self.session.lease.as_nanos() as u64, SeqCst);
             }
@@ -259,6 +260,17 @@ impl Remote {
                 }
             }
         }
+    }
+
+    /// The server did not answer.
+    fn silent(&self, why: String) {
+        let now = self.clock.monotonic();
+        let mut silence = self.silence.lock();
+        let since = silence.as_ref().map_or(now, |(since, _)| *since);
+        if silence.is_none() {
+            tracing::warn!(why, "the server does not answer; what needs it waits");
+        }
+        *silence = Some((since, why));
     }
 
     /// Goes on with the session, unless somebody else did since resumption `seen`.
