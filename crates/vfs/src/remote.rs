@@ -1,8 +1,8 @@
 //! The metadata of a server over the network.
 //!
-//! What the server said is believed while the session's lease lasts and no push says otherwise ([`cache`]). Names and
+//! What the server said is believed while the session's lease lasts and no push says otherwise (`remote/cache.rs`). Names and
 //! attributes are changed on the server at once. The content of files is changed here: a write is acked when this mount's own
-//! journal has it, and published on close, on fsync and in the background ([`pending`]). Until then it is laid over what the
+//! journal has it, and published on close, on fsync and in the background (`remote/pending.rs`). Until then it is laid over what the
 //! server says, for this mount's programs alone.
 
 mod cache;
