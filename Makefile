@@ -10,6 +10,8 @@ export SLUICE_BIN ?= $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/release/sluice
 LONG_KILL_ROUNDS ?= 200
 LONG_DIFF_OPS ?= 50000
 FUZZ_SECONDS ?= 60
+# Ends a test program that hangs, and runs what failed once more by itself.
+RUNNER := CARGO_TARGET_$(shell rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER=$(CURDIR)/scripts/test-program
 
 .PHONY: help deps build check test test-unit test-end-to-end pjdfstest test-long fuzz-replay fuzz demo bench bench-full
 
@@ -32,13 +34,12 @@ check: deps ## Format, clippy, licenses and sources of dependencies, documentati
 test: test-unit test-end-to-end pjdfstest fuzz-replay ## Every test
 
 test-unit: deps ## The tests of the crates
-	$(CARGO) test --workspace --exclude sluice-tests --locked
+	$(RUNNER) $(CARGO) test --workspace --exclude sluice-tests --locked --no-fail-fast
 
 test-end-to-end: deps build ## The tests of the binary: kernel mount, real programs, real object store
-	# A hang must fail the run, with what was printed until then.
-	timeout 1500 $(CARGO) test --package sluice-tests --locked --no-fail-fast
+	$(RUNNER) $(CARGO) test --package sluice-tests --locked --no-fail-fast
 	# The same rules by way of a server.
-	SLUICE_TEST_REMOTE=1 timeout 600 $(CARGO) test --package sluice-tests --locked --test posix --test differential
+	SLUICE_TEST_REMOTE=1 $(RUNNER) $(CARGO) test --package sluice-tests --locked --test posix --test differential
 
 pjdfstest: deps build ## The POSIX suite of the pjdfstest crate on a mount
 	scripts/pjdfstest
