@@ -13,7 +13,7 @@ FUZZ_SECONDS ?= 60
 # Ends a test program that hangs, and runs what failed once more by itself.
 RUNNER := CARGO_TARGET_$(shell rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER=$(CURDIR)/scripts/test-program
 
-.PHONY: help deps build check test test-unit test-end-to-end pjdfstest test-long fuzz-replay fuzz demo bench bench-full
+.PHONY: help deps build check test test-unit test-end-to-end pjdfstest test-long fuzz-replay fuzz demo demo-s3 bench bench-full
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 26
@@ -59,8 +59,11 @@ fuzz: deps ## Fuzz every parser for FUZZ_SECONDS each; needs a nightly compiler 
 			-max_total_time=$(FUZZ_SECONDS) -max_len=8192 -print_final_stats=1; \
 	done
 
-demo: deps build ## A real tree through a mount, a crash, and out again
+demo: deps build ## A tree through a mount, a crash, and out again; then a server, three nodes, two mounts
 	scripts/demo
+
+demo-s3: deps build ## The same with a real S3 server as the store
+	scripts/demo --s3
 
 bench: deps build ## Every measurement for a moment: shows that it runs
 	bench/volume --short

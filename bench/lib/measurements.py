@@ -1,4 +1,4 @@
-"""The measurements: each takes a mounted volume and the arguments, and returns rows and every single value."""
+"""The measurements: each takes a mounted volume, a Product, and the arguments, and returns rows and every single value."""
 
 import json
 import os
@@ -12,8 +12,9 @@ from table import Row
 LIMITS = pathlib.Path(__file__).resolve().parent.parent / "limits"
 GIB = 2**30
 MIB = 2**20
-# Goals: the share of the limit that issue 2 asks for.
+# Goals: the share of the limit that issue 2 asks for, and issue 3 of a mount by way of a server.
 METADATA_GOALS = {"create": 0.5, "write": 0.5, "stat": 0.8, "read": 0.5, "unlink": 0.5}
+REMOTE_GOALS = {"create": 0.25, "stat": 0.5, "open": 0.5, "unlink": None}
 HOT_READ_GOAL = 0.7
 WRITE_GOAL = 0.6
 IDLE_MIB_MAX = 48
@@ -41,8 +42,8 @@ def median(values, side, key):
     return statistics.median(value[key] for value in values[side])
 
 
-def metadata(product, args):
-    files = 200 if args.short else 5000
+def metadata_rows(product, args, files, goals, prefix=""):
+    """mdops in the product and in fusemd by turns, with one thread and with four; a row for each operation in `goals`."""
     rows, raw = [], {}
     for threads in (1, 4):
 
@@ -53,10 +54,19 @@ def metadata(product, args):
 
         values = in_turns(args.rounds, lambda _: program("fusemd", files, threads), of_product)
         raw[f"{threads} threads"] = values
-        for operation, goal in METADATA_GOALS.items():
+        for operation, goal in goals.items():
             limit, own = median(values, "limit", operation), median(values, "product", operation)
-            rows.append(Row(f"{operation}, {threads} threads", "per second", own, limit, goal))
+            rows.append(Row(f"{prefix}{operation}, {threads} threads", "per second", own, limit, goal))
     return rows, raw
+
+
+def metadata(product, args):
+    return metadata_rows(product, args, 200 if args.short else 5000, METADATA_GOALS)
+
+
+def remote_metadata(product, args):
+    """A mount of a server on this machine, under its lease: what is asked for was made by this mount, so it is known."""
+    return metadata_rows(product, args, 50 if args.short else 1500, REMOTE_GOALS, "remote ")
 
 
 def hot_read(product, args):
@@ -136,9 +146,12 @@ def million_memory(product, args):
     return [Row(f"memory after creating {directories * 1000:,} files", "MiB", value, None, MILLION_MIB_MAX)], value
 
 
+# Those of a mount by way of a server.
+REMOTE = {"remote-metadata"}
 MEASUREMENTS = {
     "idle-memory": idle_memory,
     "metadata": metadata,
+    "remote-metadata": remote_metadata,
     "hot-read": hot_read,
     "sequential-write": sequential_write,
     "memory-million": million_memory,

@@ -1,65 +1,52 @@
-"""A mounted volume for a measurement, and the facts of the machine."""
+"""What a measurement mounts, and the facts of the machine."""
 
 import os
-import pathlib
 import platform
-import shutil
 import subprocess
-import tempfile
 import time
 
-ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-START_SECONDS_MAX = 30
-STOP_SECONDS_MAX = 600
+from cluster import Cluster
+from process import Failed
+
+# Room for what the measurements write, so that nothing of it is evicted.
+CACHE = "8G"
 
 
 class Product:
-    """`sluice up` in a scratch directory, in the foreground: its pid is ours to look at. Ended and removed at the end."""
+    """A volume mounted by `sluice up` (or, `remote`, by way of a server on loopback) in a scratch directory. Ended and removed
+    at the end."""
 
-    def __init__(self):
-        self.binary = os.environ.get("SLUICE_BIN", str(ROOT / "target/release/sluice"))
-        if not os.access(self.binary, os.X_OK):
-            raise SystemExit(f"{self.binary} is missing: run `make build` first, or set SLUICE_BIN")
-        self.scratch = pathlib.Path(tempfile.mkdtemp(prefix="sluice-bench."))
-        self.mountpoint = self.scratch / "mnt"
-        self.mountpoint.mkdir()
-        self.process = None
+    def __init__(self, remote=False):
+        self.remote, self.cluster = remote, Cluster()
+        self.scratch = self.cluster.scratch
 
     def __enter__(self):
-        self.log = open(self.scratch / "log", "w")
-        command = [self.binary, "up", str(self.scratch / "volume"), str(self.mountpoint), "--cache-size", "8G"]
-        self.process = subprocess.Popen(command, stdout=self.log, stderr=self.log, stdin=subprocess.DEVNULL)
-        before = self.scratch.stat().st_dev
-        deadline = time.monotonic() + START_SECONDS_MAX
-        while self.mountpoint.stat().st_dev == before:
-            if self.process.poll() is not None or time.monotonic() > deadline:
-                text = (self.scratch / "log").read_text()
-                self.__exit__()
-                raise SystemExit(f"the mount did not come up: {text}")
-            time.sleep(0.05)
+        try:
+            if self.remote:
+                self.cluster.serve("--cache-size", CACHE)
+                self.mount = self.cluster.add_mount("mnt", journal="1G")
+            else:
+                self.mount = self.cluster.up("mnt", "--cache-size", CACHE)
+        except Failed as failed:
+            self.cluster.__exit__()
+            raise SystemExit(f"the mount did not come up: {failed}") from None
+        self.mountpoint = self.mount.path
         return self
 
-    def __exit__(self, *_):
-        if self.process.poll() is None:
-            ran = subprocess.run([self.binary, "umount", str(self.mountpoint)], timeout=STOP_SECONDS_MAX)
-            if ran.returncode:
-                subprocess.run(["umount", "-l", str(self.mountpoint)])
-                self.process.kill()
-            self.process.wait()
-        self.log.close()
-        shutil.rmtree(self.scratch)
+    def __exit__(self, kind, *_):
+        try:
+            if kind is None:
+                self.mount.stop()
+        finally:
+            self.cluster.__exit__()
 
     def cpu_seconds(self):
-        """User and system time of the process since its start."""
-        fields = pathlib.Path(f"/proc/{self.process.pid}/stat").read_text().rsplit(")", 1)[1].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """User and system time of the mount since its start."""
+        return self.mount.process.cpu_seconds()
 
     def rss_mib(self):
-        """Resident memory now."""
-        for line in pathlib.Path(f"/proc/{self.process.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
-                return int(line.split()[1]) / 1024
-        raise SystemExit("no VmRSS")
+        """Resident memory of the mount now."""
+        return self.mount.process.rss_mib()
 
 
 def machine_facts(root):

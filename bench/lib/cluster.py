@@ -1,0 +1,169 @@
+"""A volume's server, nodes that lend it a cache, and mounts, all on loopback; every process is ours and is ended at the end."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import tempfile
+
+from process import Failed, Process, await_true, binary
+
+# What the server, a node and a mount say once they are ready.
+SERVES = re.compile(r"(?:is served at sluice://|listens at )(127\.0\.0\.1:\d+)")
+MOUNTED = re.compile(r" is mounted at ")
+
+
+class Sluice:
+    """One long-running sluice process with a log; it may be started again."""
+
+    def __init__(self, name, scratch, env, ready):
+        self.name, self.scratch, self.env, self.ready = name, scratch, env, ready
+        self.log, self.process = scratch / f"{name}.log", None
+
+    def run(self, command):
+        # What an earlier run said is not what this one says.
+        begin = self.log.stat().st_size if self.log.exists() else 0
+
+        def is_ready():
+            return self.ready.search(self.log.read_bytes()[begin:].decode(errors="replace"))
+
+        self.process = Process([binary(), *command], self.log, is_ready, self.env)
+        return self.process.start()
+
+    def is_running(self):
+        return self.process is not None and self.process.is_running()
+
+    def kill(self):
+        """As a crash would."""
+        if self.process:
+            self.process.kill()
+
+
+class Member(Sluice):
+    """A `sluice serve`: of the volume, or a node. Its port is kept over a restart."""
+
+    def __init__(self, name, meta, scratch, options, env):
+        super().__init__(name, scratch, env, SERVES)
+        self.meta, self.options, self.address = meta, options, None
+
+    def start(self):
+        found = self.run(["serve", self.meta, "--listen", self.address or "127.0.0.1:0", *self.options])
+        self.address = found[1]
+        return self
+
+    def stop(self):
+        self.process.stop()
+
+
+class Mount(Sluice):
+    """A `sluice mount`, or `sluice up`: `command` behind that word, with MOUNTPOINT where its place belongs."""
+
+    def __init__(self, name, command, scratch, env):
+        super().__init__(name, scratch, env, MOUNTED)
+        self.path = scratch / name
+        self.path.mkdir(exist_ok=True)
+        self.command = [part if part != "MOUNTPOINT" else self.path for part in command]
+
+    def start(self):
+        self.run(self.command)
+        return self
+
+    def status(self):
+        return status(self.path)
+
+    def stop(self):
+        """Unmounts: returns when everything is stored and the process has ended."""
+        ran = subprocess.run([binary(), "umount", self.path], capture_output=True, text=True, timeout=600)
+        if ran.returncode:
+            raise Failed(f"umount of {self.path}: {ran.stderr}")
+        self.process.child.wait()
+
+    def detach(self):
+        """Whatever state it is in. What a killed process leaves at its place is taken away by the next start, or by this."""
+        self.kill()
+        subprocess.run(["umount", "-l", self.path], capture_output=True)
+
+
+def status(target):
+    """What `sluice status TARGET --json` says."""
+    ran = subprocess.run([binary(), "status", target, "--json"], capture_output=True, text=True, timeout=60)
+    if ran.returncode:
+        raise Failed(f"sluice status {target}: {ran.stderr}")
+    return json.loads(ran.stdout)
+
+
+class Cluster:
+    """Nothing runs at first: `serve`, `add_node` and `add_mount` start what is wanted. `gateway`, if any, is the store."""
+
+    def __init__(self, gateway=None, scratch=None):
+        self.own = scratch is None
+        self.scratch = pathlib.Path(scratch or tempfile.mkdtemp(prefix="sluice-cluster."))
+        self.gateway, self.env = gateway, gateway.env if gateway else {}
+        self.volume = self.scratch / "volume"
+        self.server, self.nodes, self.mounts = None, [], []
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        """Ends everything, those first that use the others; what does not end by itself is killed."""
+        for mount in self.mounts:
+            mount.detach()
+        for member in [*self.nodes, *([self.server] if self.server else [])]:
+            member.kill()
+        if self.own:
+            shutil.rmtree(self.scratch)
+
+    def format(self):
+        store = self.gateway.url if self.gateway else "file:objects"
+        command = [binary(), "format", self.volume, "--store", store]
+        ran = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **self.env}, timeout=60)
+        if ran.returncode:
+            raise Failed(f"sluice format: {ran.stderr}")
+
+    def serve(self, *options):
+        """Starts the volume's server; the volume is made when there is none."""
+        if not self.volume.exists():
+            self.format()
+        self.server = Member("server", self.volume, self.scratch, options, self.env)
+        return self.server.start()
+
+    @property
+    def meta(self):
+        return f"sluice://{self.server.address}"
+
+    def add_node(self, name, cache="1G", *options):
+        """Starts a node and waits until it is a member."""
+        options = ["--name", name, "--cache", f"{self.scratch / f'{name}.cache'}:{cache}", *options]
+        node = Member(name, self.meta, self.scratch, options, self.env)
+        self.nodes.append(node)
+        node.start()
+        await_true(f"{name} to be in the group", lambda: name in self.group())
+        return node
+
+    def add_mount(self, name, *options, journal="256M"):
+        """Mounts the served volume."""
+        place = f"{self.scratch / f'{name}.journal'}:{journal}"
+        command = ["mount", self.meta, "MOUNTPOINT", "--journal", place, *options]
+        return self._mount(name, command)
+
+    def up(self, name, *options):
+        """Mounts the volume without a server."""
+        store = ["--store", self.gateway.url] if self.gateway else []
+        return self._mount(name, ["up", self.volume, "MOUNTPOINT", *store, *options])
+
+    def _mount(self, name, command):
+        mount = Mount(name, command, self.scratch, self.env)
+        self.mounts.append(mount)
+        return mount.start()
+
+    def drop(self, mount):
+        """Unmounts, and forgets the mount."""
+        mount.stop()
+        self.mounts.remove(mount)
+
+    def group(self):
+        """Name -> the node's numbers, as the server knows them."""
+        return {node["name"]: node for node in status(self.meta)["nodes"]}
