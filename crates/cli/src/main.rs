@@ -20,7 +20,6 @@ mod umount;
 mod units;
 mod up;
 mod volume;
-mod volume_rpc;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;

@@ -1,7 +1,6 @@
 //! `sluice mount`: a volume that another host serves.
 
-mod group;
-mod link;
+mod kernel;
 
 use crate::{
     config::VolumeConfig,
@@ -11,14 +10,14 @@ use crate::{
     output::note,
     running::{Running, available, until_the_end},
     units, up,
-    volume::{self, OpenOptions, Replayed},
-    volume_rpc,
+    volume::{self, OpenOptions},
 };
 use anyhow::{Context, anyhow, bail};
 use clap::builder::ValueParser;
-use link::{Callbacks, NetLink, Peers};
+use kernel::MountKernel;
 use sluice_base::{Clock, OsEntropy, SystemClock, crc::crc32c};
 use sluice_fuse::ServeOptions;
+use sluice_join::{Callbacks, NetLink, Peers, Replayed, keep, methods};
 use sluice_net::{Client, ClientOptions};
 use sluice_vfs::{
     Parts, Settings,
@@ -69,8 +68,6 @@ pub struct MountArgs {
 
 /// Time for the server to answer before a mount gives up its start.
 pub const START_TIME: Duration = Duration::from_secs(10);
-/// How often what nobody waits for is done, and the lease is renewed: a third of it would do.
-const KEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// Threads that wait for the server at once.
 const WAITING_MAX: usize = 128;
 
@@ -164,12 +161,16 @@ fn mount(args: &MountArgs, place: &Place, mountpoint: &Path, runtime: &Runtime) 
         cache_dir: place.cache.clone(),
         metadata_only: false,
     };
-    let replayed = Replayed::open(dir, config.id()?, &options, clock.clone(), |own| Ok(remote::unstored(own)?))?;
+    let replayed = volume::replay(dir, config.id()?, &options, clock.clone(), |own| Ok(remote::unstored(own)?))?;
     let link = Arc::new(NetLink::new(client.clone(), runtime.handle().clone()));
     let name = format!("{}:{}", hostname(), mountpoint.display());
     let session = remote::take_up(&*link, &replayed.store, name.as_bytes())?;
     let id = session.id;
     let metadata = Arc::new(Remote::new(link, session, replayed.store.clone(), clock.clone())?);
+    let name = printable(&format!("{}:{}", hostname(), std::process::id()));
+    let hello =
+        Hello { peer: PeerKind::Mount, lane: LaneClass::Small, volume: Some(config.id()?), session: None, name };
+    let group = sluice_join::group::follow(&client, hello, &clock, Arc::new(OsEntropy), runtime.handle());
     let parts = Parts {
         namespace: metadata.clone(),
         journal: replayed.journal.clone(),
@@ -180,7 +181,7 @@ fn mount(args: &MountArgs, place: &Place, mountpoint: &Path, runtime: &Runtime) 
         entropy: Arc::new(OsEntropy),
         session: id,
         others: Some(Arc::new(Peers(client.clone()))),
-        group: Some(group::follow(&client, &config, &clock, runtime.handle())?),
+        group: Some(group),
         runtime: runtime.handle().clone(),
     };
     let settings = Settings { upload_delay: args.upload_delay, ..Settings::default() };
@@ -210,7 +211,8 @@ fn serve(
     };
     let source = format!("{}#{}", args.meta, dir.display());
     let result = running.mount(source, options, mountpoint, runtime).and_then(|(mount, has_ended)| {
-        callbacks.start(metadata, &running.vfs, mount.notifier(), runtime.handle().clone());
+        let kernel = Arc::new(MountKernel(mount.notifier()));
+        callbacks.start(metadata, &running.vfs, kernel, runtime.handle().clone());
         let keeping = runtime.spawn(keep(metadata.clone()));
         let server = Server {
             vfs: running.vfs.clone(),
@@ -233,18 +235,6 @@ fn serve(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Renews the lease and does what nobody waits for.
-async fn keep(metadata: Arc<Remote>) {
-    loop {
-        tokio::time::sleep(KEEP_INTERVAL).await;
-        let work = metadata.clone();
-        let kept = tokio::task::spawn_blocking(move || sluice_vfs::waiting(|| work.keep())).await;
-        if let Ok(Err(error)) = kept {
-            tracing::warn!(%error, "the server was not told what others need not wait for");
-        }
-    }
-}
-
 async fn connect(
     args: &MountArgs,
     mountpoint: &Path,
@@ -262,14 +252,14 @@ async fn connect(
     let client = Client::new(found, hello, callbacks.clone(), ClientOptions::default(), clock.clone(), entropy);
     if let Err(error) = client.connected(START_TIME).await {
         let states = client.states();
-        let why = states.borrow().first().map_or(String::new(), link::describe);
+        let why = states.borrow().first().map_or(String::new(), sluice_join::describe);
         bail!("{} does not let this mount in: {error}{why}", args.meta);
     }
     Ok(client)
 }
 
 pub async fn told_config(client: &Client, meta: &str) -> anyhow::Result<VolumeConfig> {
-    let reply = client.call(volume_rpc::VOLUME, Vec::<u8>::new(), START_TIME).await;
+    let reply = client.call(methods::VOLUME, Vec::<u8>::new(), START_TIME).await;
     let body = reply.with_context(|| format!("asking {meta} for its volume"))?.body.checked()?;
     VolumeConfig::parse(&String::from_utf8_lossy(&body)).with_context(|| format!("the volume of {meta}"))
 }

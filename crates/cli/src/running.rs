@@ -11,9 +11,8 @@ use crate::{
 };
 use anyhow::anyhow;
 use sluice_fuse::{Config, MountOptions, ServeOptions, Session, StartError, VfsHandler};
-use sluice_journal::Committer;
-use sluice_meta::store::{Checkpointer, MetaStore};
-use sluice_store::Cache;
+use sluice_join::Work;
+use sluice_meta::store::MetaStore;
 use sluice_vfs::{CacheSync, Parts, Recovered, Settings, Vfs};
 use std::{path::Path, sync::Arc, time::Duration};
 use tokio::{
@@ -30,10 +29,7 @@ const TAKE_BACK_WAIT: Duration = Duration::from_secs(5);
 pub struct Running {
     /// What is served.
     pub vfs: Arc<Vfs>,
-    checkpointer: Checkpointer,
-    cache: Option<Arc<Cache>>,
-    cache_sync: Option<Arc<CacheSync>>,
-    committer: Arc<Committer>,
+    work: Work,
     _lock: VolumeLock,
 }
 
@@ -60,12 +56,8 @@ impl Running {
         cache_sync: Option<Arc<CacheSync>>,
         lock: VolumeLock,
     ) -> anyhow::Result<Self> {
-        let (cache, committer) = (parts.cache.clone(), parts.committer.clone());
-        let vfs = Vfs::start(parts, settings, recovered);
-        let trimmer = Arc::downgrade(&vfs);
-        let on_persisted = Box::new(move |_| trimmer.upgrade().iter().for_each(|vfs| vfs.trim_journal()));
-        let checkpointer = Checkpointer::start(tables, on_persisted)?;
-        Ok(Self { vfs, checkpointer, cache, cache_sync, committer, _lock: lock })
+        let work = Work::start(parts, settings, recovered, tables, cache_sync)?;
+        Ok(Self { vfs: work.vfs.clone(), work, _lock: lock })
     }
 
     /// Mounts; the second value becomes true when the mount is gone.
@@ -98,15 +90,7 @@ impl Running {
 
     /// Even when the store is unreachable, what is acked is in the journal: the order is for a quick next start.
     pub fn end(self) -> anyhow::Result<()> {
-        self.vfs.stop();
-        self.checkpointer.shutdown()?;
-        self.vfs.trim_journal();
-        if let Some(Err(error)) = self.cache.as_ref().map(|cache| cache.persist_table()) {
-            tracing::warn!(%error, "the cache's table was not written: the next start finds a colder cache");
-        }
-        self.cache_sync.iter().for_each(|sync| sync.end());
-        self.committer.shutdown();
-        Ok(())
+        self.work.end()
     }
 }
 

@@ -1,7 +1,6 @@
 //! `sluice serve`: the metadata of a volume for mounts on other hosts, or a cache disk for its group.
 
 mod node;
-mod service;
 
 use crate::{
     control::{Server, Socket},
@@ -14,7 +13,7 @@ use crate::{
 };
 use anyhow::{Context, anyhow, bail};
 use clap::builder::ValueParser;
-use service::MetaService;
+use sluice_join::MetaService;
 use sluice_meta::rpc;
 use sluice_net::ServerOptions;
 use sluice_object::StoreUrl;
@@ -109,7 +108,8 @@ fn serve(args: &ServeArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<Exit
     if let StoreUrl::File(path) = config.store_url(dir)? {
         told.store = format!("file:{}", std::path::absolute(&path).unwrap_or(path).display());
     }
-    let service = MetaService::new(sessions, running.vfs.clone(), committer, clock.clone(), told)?;
+    let (id, told) = (config.id()?, told.to_json().into_bytes());
+    let service = MetaService::new(sessions, running.vfs.clone(), committer, clock.clone(), id, told);
     let result = runtime.block_on(async {
         let listening = sluice_net::Server::bind(args.listen, service.clone(), ServerOptions::default(), clock).await;
         let listening = listening.with_context(|| format!("listening at {}", args.listen))?;

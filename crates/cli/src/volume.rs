@@ -8,14 +8,15 @@ use crate::{
 };
 use anyhow::{Context, anyhow, bail};
 use sluice_base::{Clock, Entropy, ObjectId, OsEntropy, Seq, SystemClock, VolumeId, disk::RealDisk};
-use sluice_journal::{Committer, Journal, JournalError, JournalOptions, Syncable};
+use sluice_join::{Kept, Replayed};
+use sluice_journal::{Committer, Journal, JournalError, JournalOptions};
 use sluice_meta::{
     Caller, Namespace,
-    store::{LsmOptions, LsmTables, MemoryLog, MetaStore, Options, Record, Tables, replay},
+    store::{LsmOptions, LsmTables, MetaStore},
 };
 use sluice_object::{AwsSettings, Store, StoreError, StoreOptions, VOLUME_MARKER};
 use sluice_store::{Cache, CacheOptions};
-use sluice_vfs::{CacheSync, JournalLog, Recovered, Replay, unstored};
+use sluice_vfs::{CacheSync, Recovered, unstored};
 use std::{
     collections::HashSet,
     fs,
@@ -164,7 +165,7 @@ impl Volume {
             .ok_or_else(|| anyhow!("{} holds no volume; `sluice up` or `sluice format` makes one", dir.display()))?;
         let lock = VolumeLock::take(dir)?;
         let (id, clock): (_, Arc<dyn Clock>) = (config.id()?, Arc::new(SystemClock::default()));
-        let replayed = Replayed::open(dir, id, options, clock.clone(), |view| {
+        let replayed = replay(dir, id, options, clock.clone(), |view| {
             let names = Namespace::new(view.clone(), clock.clone());
             Ok(unstored(&names)?)
         })?;
@@ -190,95 +191,26 @@ impl Volume {
     }
 }
 
-/// What one writer keeps in a directory: tables, journal and cache, brought up to the end of the journal.
-pub struct Replayed {
-    /// Transactions over the tables and the journal.
-    pub store: Arc<MetaStore>,
-    /// The log.
-    pub journal: Arc<Journal>,
-    /// Syncs the log.
-    pub committer: Arc<Committer>,
-    /// The cache disk.
-    pub cache: Option<Arc<Cache>>,
-    /// Makes the cache disk durable.
-    pub cache_sync: Option<Arc<CacheSync>>,
-    /// What the journal held that is not stored yet.
-    pub recovered: Recovered,
-}
-
-impl Replayed {
-    /// Replays the journal in `dir` into the tables there; `wanted` tells from them which objects are not stored yet.
-    pub fn open(
-        dir: &Path,
-        id: VolumeId,
-        options: &OpenOptions,
-        clock: Arc<dyn Clock>,
-        wanted: impl FnOnce(&Arc<MetaStore>) -> anyhow::Result<HashSet<ObjectId>>,
-    ) -> anyhow::Result<Self> {
-        let tables = LsmTables::open(&dir.join("meta/tables"), LsmOptions::default());
-        let damaged = || {
-            format!("the metadata in {}/meta cannot be opened; restore meta/ and journal/ from a copy", dir.display())
-        };
-        let tables = Arc::new(tables.with_context(damaged)?);
-        let disk = Arc::new(RealDisk);
-        let cache = open_cache(dir, id, options, clock)?;
-
-        // First the metadata of every record, then, when it is known which objects are not stored yet, their data.
-        let first_seq = Seq(tables.persisted().0 + 1);
-        let journal_options = JournalOptions {
-            needed_from: Some(first_seq),
-            ..journal_options(dir, id, options.journal_bytes, first_seq)
-        };
-        let mut apply = |seq, record: &[u8]| {
-            replay(&*tables, seq, record, &mut |_, _, _| {})
-                .map_err(|error| JournalError::Replay { seq, source: error.into() })
-        };
-        let (journal, found) = Journal::open(disk.clone(), journal_options.clone(), &mut apply)?;
-        check_last(dir, found.last_seq, tables.persisted())?;
-        drop(journal);
-        let log = Arc::new(MemoryLog::default());
-        let view = Arc::new(MetaStore::new(tables.clone(), log, found.last_seq, Options::default()));
-        let mut data = Replay::new(wanted(&view)?, cache.as_deref());
-        let mut restore = |seq, record: &[u8]| {
-            let parsed = Record::parse(record);
-            let parsed = parsed.map_err(|error| JournalError::Replay { seq, source: error.into() })?;
-            parsed.attachments().iter().for_each(|(header, bytes)| data.attachment(seq, header, bytes));
-            Ok(())
-        };
-        let (journal, _) = Journal::open(disk, journal_options, &mut restore)?;
-        let recovered = data.finish();
-        if !options.metadata_only {
-            check_cached(dir, &recovered)?;
-        }
-        let journal = Arc::new(journal);
-        let cache_sync = cache.as_ref().map(|cache| CacheSync::new(cache.clone(), journal.clone()));
-        let also_sync = cache_sync.iter().map(|sync| sync.clone() as Arc<dyn Syncable>).collect();
-        let committer = Committer::start(journal.clone(), also_sync, Duration::from_secs(1));
-        let log = Arc::new(JournalLog::new(journal.clone(), committer.clone()));
-        let store = Arc::new(MetaStore::new(tables, log, found.last_seq, Options::default()));
-        Ok(Self { store, journal, committer, cache, cache_sync, recovered })
-    }
-}
-
-fn check_last(dir: &Path, last: Seq, persisted: Seq) -> anyhow::Result<()> {
-    if last < persisted {
-        bail!(
-            "the journal of {} ends at record {last}, the metadata has seen {persisted}: is this the journal of an older copy?",
-            dir.display()
-        );
-    }
-    Ok(())
-}
-
-fn check_cached(dir: &Path, recovered: &Recovered) -> anyhow::Result<()> {
-    if recovered.without_cache > 0 {
-        bail!(
-            "{} writes that are not stored yet lie in the cache of {}: start with --cache-size, and let them be stored first",
-            recovered.without_cache,
-            dir.display()
-        );
-    }
-    Ok(())
+/// Replays the journal in `dir` into the tables there; `wanted` tells from them which objects are not stored yet.
+pub fn replay(
+    dir: &Path,
+    id: VolumeId,
+    options: &OpenOptions,
+    clock: Arc<dyn Clock>,
+    wanted: impl FnOnce(&Arc<MetaStore>) -> anyhow::Result<HashSet<ObjectId>>,
+) -> anyhow::Result<Replayed> {
+    let tables = LsmTables::open(&dir.join("meta/tables"), LsmOptions::default());
+    let damaged =
+        || format!("the metadata in {}/meta cannot be opened; restore meta/ and journal/ from a copy", dir.display());
+    let tables = Arc::new(tables.with_context(damaged)?);
+    let kept = Kept {
+        disk: Arc::new(RealDisk),
+        tables,
+        cache: open_cache(dir, id, options, clock)?,
+        journal: journal_options(dir, id, options.journal_bytes, Seq(1)),
+        metadata_only: options.metadata_only,
+    };
+    Replayed::open(kept, dir, wanted)
 }
 
 fn open_cache(

@@ -1,10 +1,9 @@
 //! The connection of a mount: calls that block, what the server asks and says, and the way to other mounts' bytes.
 
-use crate::volume_rpc::{self, Unstored, decode_pieces, encode_pieces};
+use crate::methods::{self, Unstored, decode_pieces, encode_pieces};
 use futures::future::{BoxFuture, FutureExt};
 use parking_lot::Mutex;
 use sluice_base::{Errno, ObjectId, SessionId};
-use sluice_fuse::{Notifier, NotifyError};
 use sluice_meta::rpc::{LEASE, client, message::Invalidation};
 use sluice_net::{CallError, Client, Failure, LaneState};
 use sluice_vfs::{
@@ -23,11 +22,16 @@ use tokio::runtime::Handle;
 const CALL_TIME: Duration = LEASE;
 /// After a call without an answer.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How long an ack waits for the kernel to drop pages. It may have to wait for a read of ours that waits for the store; then the
-/// next open drops them.
-const FLUSH_TIME: Duration = Duration::from_millis(200);
+/// How often what nobody waits for is done, and the lease is renewed: a third of it would do.
+const KEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// Time for bytes of another mount, by way of the server.
 const UNSTORED_TIME: Duration = Duration::from_secs(15);
+
+/// Who keeps copies of what a mount answered, behind its back.
+pub trait Kernel: Send + Sync + 'static {
+    /// Drops what `items` name, as far as it can be waited for.
+    fn tell<'a>(&'a self, items: &'a [Invalidation]) -> BoxFuture<'a, ()>;
+}
 
 /// Calls that block their thread.
 pub struct NetLink {
@@ -36,6 +40,7 @@ pub struct NetLink {
 }
 
 impl NetLink {
+    /// Over `client`, driven by `runtime`.
     pub fn new(client: Arc<Client>, runtime: Handle) -> Self {
         Self { client, runtime }
     }
@@ -58,6 +63,18 @@ impl Link for NetLink {
     }
 }
 
+/// Renews the lease and does what nobody waits for.
+pub async fn keep(metadata: Arc<Remote>) {
+    loop {
+        tokio::time::sleep(KEEP_INTERVAL).await;
+        let work = metadata.clone();
+        let kept = tokio::task::spawn_blocking(move || sluice_vfs::waiting(|| work.keep())).await;
+        if let Ok(Err(error)) = kept {
+            tracing::warn!(%error, "the server was not told what others need not wait for");
+        }
+    }
+}
+
 /// Why there is no connection, behind a message that says so.
 pub fn describe(state: &LaneState) -> String {
     match state {
@@ -77,16 +94,17 @@ pub struct Callbacks {
 struct Started {
     metadata: Weak<Remote>,
     vfs: Weak<Vfs>,
-    notifier: Notifier,
+    kernel: Arc<dyn Kernel>,
 }
 
 impl Callbacks {
-    pub fn start(&self, metadata: &Arc<Remote>, vfs: &Arc<Vfs>, notifier: Notifier, runtime: Handle) {
-        let started = Started { metadata: Arc::downgrade(metadata), vfs: Arc::downgrade(vfs), notifier };
+    /// From now on `metadata`, `vfs` and `kernel` hear of what others change.
+    pub fn start(&self, metadata: &Arc<Remote>, vfs: &Arc<Vfs>, kernel: Arc<dyn Kernel>, runtime: Handle) {
+        let started = Started { metadata: Arc::downgrade(metadata), vfs: Arc::downgrade(vfs), kernel };
         let lost = started.clone();
         metadata.on_lost(Box::new(move |items| {
             lost.vfs.upgrade().iter().for_each(|vfs| vfs.invalidated(&items));
-            runtime.block_on(tell_kernel(&lost.notifier, &items));
+            runtime.block_on(lost.kernel.tell(&items));
         }));
         *self.parts.lock() = Some(started);
     }
@@ -96,36 +114,10 @@ impl Callbacks {
     }
 }
 
-/// Queues what the kernel is to drop. Of names nobody waits for the end: the kernel takes the directory's lock for them, which one
-/// of our own requests may hold while it waits for the server, which may wait for this ack.
-async fn tell_kernel(notifier: &Notifier, items: &[Invalidation]) {
-    let mut pages = false;
-    for what in items {
-        let tell = || match what {
-            Invalidation::Attr(ino) => notifier.inval_inode(ino.0, -1, 0),
-            Invalidation::Data(ino) | Invalidation::Unlinked(ino) | Invalidation::Inode(ino) => {
-                notifier.inval_inode(ino.0, 0, 0)
-            }
-            Invalidation::Entry(dir, name) => notifier.inval_entry(dir.0, name),
-            Invalidation::Everything => Ok(()),
-        };
-        pages |= matches!(what, Invalidation::Data(_));
-        while tell() == Err(NotifyError::Full) {
-            if tokio::time::timeout(FLUSH_TIME, notifier.flush()).await.is_err() {
-                tracing::warn!("the kernel does not take what it is to drop; it will ask again within the lease");
-                return;
-            }
-        }
-    }
-    if pages {
-        let _ = tokio::time::timeout(FLUSH_TIME, notifier.flush()).await;
-    }
-}
-
 impl sluice_net::Callbacks for Callbacks {
     async fn call(&self, request: Request) -> Result<Payload, Failure> {
-        let other = |text: String| Failure::new(volume_rpc::FAILED_OTHER, text);
-        if request.method != volume_rpc::UNSTORED {
+        let other = |text: String| Failure::new(methods::FAILED_OTHER, text);
+        if request.method != methods::UNSTORED {
             return Err(other(format!("method {} is not known to a mount", request.method)));
         }
         let body = request.body.checked().map_err(|error| other(error.to_string()))?;
@@ -134,7 +126,7 @@ impl sluice_net::Callbacks for Callbacks {
         let read = tokio::task::spawn_blocking(move || vfs.unstored_segments(ask.object, ask.range)).await;
         match read.unwrap_or(Err(Errno::EIO)) {
             Ok(pieces) => Ok(encode_pieces(&pieces).into()),
-            Err(Errno::ENOENT) => Err(Failure::new(volume_rpc::FAILED_GONE, "stored, or given up")),
+            Err(Errno::ENOENT) => Err(Failure::new(methods::FAILED_GONE, "stored, or given up")),
             Err(errno) => Err(other(format!("reading the journal's data failed: {errno}"))),
         }
     }
@@ -148,7 +140,7 @@ impl sluice_net::Callbacks for Callbacks {
         let Some(metadata) = parts.metadata.upgrade() else { return };
         let told = metadata.take_push(push.number, &push.items);
         parts.vfs.upgrade().iter().for_each(|vfs| vfs.invalidated(&told));
-        tell_kernel(&parts.notifier, &told).await;
+        parts.kernel.tell(&told).await;
     }
 }
 
@@ -165,9 +157,9 @@ impl Others for Peers {
         let client = self.0.clone();
         let body = Unstored { session, object, range }.encode();
         async move {
-            match client.call(volume_rpc::UNSTORED, body, UNSTORED_TIME).await {
+            match client.call(methods::UNSTORED, body, UNSTORED_TIME).await {
                 Ok(reply) => reply.body.checked().ok().and_then(decode_pieces).ok_or(Errno::EIO),
-                Err(CallError::Failed { code: volume_rpc::FAILED_GONE, .. }) => Err(Errno::ENOENT),
+                Err(CallError::Failed { code: methods::FAILED_GONE, .. }) => Err(Errno::ENOENT),
                 Err(error) => {
                     tracing::error!(%object, %session, %error, "bytes that another mount has not stored");
                     Err(Errno::EIO)

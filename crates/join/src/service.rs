@@ -1,9 +1,6 @@
 //! A volume's metadata over sockets: requests to the sessions' server, its answers and pushes to their peers.
 
-use crate::{
-    config::VolumeConfig,
-    volume_rpc::{self, Unstored, encode_pieces},
-};
+use crate::methods::{self, Unstored, encode_pieces};
 use parking_lot::Mutex;
 use sluice_base::{Clock, Errno, Seq, SessionId, VolumeId};
 use sluice_journal::Committer;
@@ -35,12 +32,12 @@ type Connections = HashMap<usize, (Arc<Peer>, Option<rpc::Peer>)>;
 
 /// See the module.
 pub struct MetaService {
-    pub server: rpc::Server,
-    pub vfs: Arc<Vfs>,
+    server: rpc::Server,
+    vfs: Arc<Vfs>,
     committer: Arc<Committer>,
     clock: Arc<dyn Clock>,
     volume: VolumeId,
-    config: VolumeConfig,
+    told: Vec<u8>,
     connections: Mutex<Connections>,
     /// The connection over which a session spoke last.
     sessions: Mutex<HashMap<SessionId, Arc<Peer>>>,
@@ -58,29 +55,31 @@ struct Held {
 }
 
 impl MetaService {
+    /// The service of `volume`; who asks for its configuration is given `told`.
     pub fn new(
         server: rpc::Server,
         vfs: Arc<Vfs>,
         committer: Arc<Committer>,
         clock: Arc<dyn Clock>,
-        config: VolumeConfig,
-    ) -> anyhow::Result<Arc<Self>> {
+        volume: VolumeId,
+        told: Vec<u8>,
+    ) -> Arc<Self> {
         // The seconds of the day it was begun: lists of earlier runs had smaller numbers.
         let epoch = u32::try_from(clock.wall().secs).unwrap_or(1);
         let nodes = Mutex::new(Registry::new(clock.monotonic(), epoch));
-        Ok(Arc::new(Self {
+        Arc::new(Self {
             nodes,
             server,
             vfs,
             committer,
             clock,
-            volume: config.id()?,
-            config,
+            volume,
+            told,
             connections: Mutex::default(),
             sessions: Mutex::default(),
             held: Mutex::default(),
             due: Notify::new(),
-        }))
+        })
     }
 
     /// Does what is due, for as long as it is polled.
@@ -134,7 +133,7 @@ impl MetaService {
     }
 
     async fn metadata(&self, from: &Arc<Peer>, request: Request) -> Result<Payload, Failure> {
-        let body = request.body.checked().map_err(|error| Failure::new(volume_rpc::FAILED_OTHER, error.to_string()))?;
+        let body = request.body.checked().map_err(|error| Failure::new(methods::FAILED_OTHER, error.to_string()))?;
         let bound = self.connections.lock().get(&key(from)).and_then(|(_, bound)| *bound);
         let outcome = self.server.handle(self.clock.monotonic(), bound, request.method, &body);
         self.due.notify_one();
@@ -142,7 +141,7 @@ impl MetaService {
             Outcome::Reply(reply) => reply,
             Outcome::Wait(token) => {
                 let answer = self.held(token);
-                answer.await.map_err(|_| Failure::new(volume_rpc::FAILED_OTHER, "asked again since"))?
+                answer.await.map_err(|_| Failure::new(methods::FAILED_OTHER, "asked again since"))?
             }
         };
         if let Some(peer) = reply.bind {
@@ -154,7 +153,7 @@ impl MetaService {
         }
         if reply.durable > Seq(0) {
             let synced = self.committer.wait_synced(reply.durable).await;
-            synced.map_err(|error| Failure::new(volume_rpc::FAILED_OTHER, error.to_string()))?;
+            synced.map_err(|error| Failure::new(methods::FAILED_OTHER, error.to_string()))?;
         }
         Ok(reply.body.into())
     }
@@ -197,7 +196,7 @@ impl MetaService {
 
     /// From this process, or from the mount that has them.
     async fn unstored(&self, request: Request) -> Result<Payload, Failure> {
-        let other = |text: String| Failure::new(volume_rpc::FAILED_OTHER, text);
+        let other = |text: String| Failure::new(methods::FAILED_OTHER, text);
         let body = request.body.checked().map_err(|error| other(error.to_string()))?;
         let ask = Unstored::decode(&body).ok_or_else(|| other("the request does not parse".into()))?;
         let vfs = self.vfs.clone();
@@ -210,7 +209,7 @@ impl MetaService {
         }
         let gone = || other(format!("session {}, which has not stored object {object}, is not connected", ask.session));
         let writer = self.connected(ask.session).await.ok_or_else(gone)?;
-        let reply = writer.call(volume_rpc::UNSTORED, body, UNSTORED_TIME).await;
+        let reply = writer.call(methods::UNSTORED, body, UNSTORED_TIME).await;
         match reply {
             Ok(reply) => Ok(reply.body.checked().map_err(|error| other(error.to_string()))?.into()),
             Err(CallError::Failed { code, text }) => Err(Failure::new(code, text)),
@@ -237,8 +236,8 @@ impl Service for MetaService {
 
     async fn call(&self, peer: &Arc<Peer>, request: Request) -> Result<Payload, Failure> {
         match request.method {
-            volume_rpc::VOLUME => Ok(self.config.to_json().into_bytes().into()),
-            volume_rpc::UNSTORED => self.unstored(request).await,
+            methods::VOLUME => Ok(self.told.clone().into()),
+            methods::UNSTORED => self.unstored(request).await,
             method if group::is_for_server(method) => self.group(peer, request),
             _ => self.metadata(peer, request).await,
         }

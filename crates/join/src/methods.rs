@@ -31,6 +31,7 @@ pub struct Unstored {
 }
 
 impl Unstored {
+    /// The bytes.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(32);
         out.put_u64_le(self.session.0);
@@ -40,6 +41,7 @@ impl Unstored {
         out
     }
 
+    /// The request in `bytes`; `None` when it is none.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (session, rest) = bytes.split_first_chunk::<8>()?;
         let (object, rest) = rest.split_first_chunk::<16>()?;

@@ -1,14 +1,12 @@
 //! A mount's way to the nodes of its volume.
 
-use super::{hostname, printable};
-use crate::config::VolumeConfig;
 use futures::future::{BoxFuture, FutureExt};
-use sluice_base::{Clock, OsEntropy};
+use sluice_base::{Clock, Entropy};
 use sluice_net::Client;
 use sluice_node::{GroupOptions, message::Segment};
 use sluice_object::StoredObject;
 use sluice_vfs::{Group, Piece};
-use sluice_wire::{Hello, LaneClass, PeerKind};
+use sluice_wire::Hello;
 use std::{ops::Range, sync::Arc};
 use tokio::runtime::Handle;
 
@@ -21,21 +19,19 @@ impl Group for Nodes {
     }
 }
 
-/// The group as the server knows it, from now on.
+/// The group as the server knows it, from now on; its nodes are told `hello`.
 pub fn follow(
     client: &Arc<Client>,
-    config: &VolumeConfig,
+    hello: Hello,
     clock: &Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
     runtime: &Handle,
-) -> anyhow::Result<Arc<dyn Group>> {
-    let name = printable(&format!("{}:{}", hostname(), std::process::id()));
-    let hello =
-        Hello { peer: PeerKind::Mount, lane: LaneClass::Small, volume: Some(config.id()?), session: None, name };
-    let group = sluice_node::Group::new(GroupOptions::new(hello), clock.clone(), Arc::new(OsEntropy));
+) -> Arc<dyn Group> {
+    let group = sluice_node::Group::new(GroupOptions::new(hello), clock.clone(), entropy);
     let (group, client) = (Arc::new(group), client.clone());
     // The first reads are to find it.
     runtime.block_on(sluice_node::refresh(&client, &group));
     let followed = group.clone();
     runtime.spawn(async move { sluice_node::follow(&client, &followed).await });
-    Ok(Arc::new(Nodes(group)))
+    Arc::new(Nodes(group))
 }

@@ -1,0 +1,19 @@
+//! What joins the crates into a server and into a mount: the parts between the command line and the volume's own code. The binary
+//! and the simulation run the same.
+//!
+//! Here: replaying what a writer keeps, the work on it, the server's dispatcher, the mount's link, and the methods between them that
+//! are not the metadata's. Not here: settings, directories, locks of directories, sockets for people, output.
+
+#![forbid(unsafe_code)]
+
+pub mod group;
+mod link;
+pub mod methods;
+mod replayed;
+mod service;
+mod work;
+
+pub use link::{Callbacks, Kernel, NetLink, Peers, describe, keep};
+pub use replayed::{Kept, Replayed};
+pub use service::MetaService;
+pub use work::Work;
