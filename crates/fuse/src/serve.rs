@@ -327,7 +327,7 @@ impl VfsHandler {
             }
             Read::Later => {
                 let vfs = self.vfs.clone();
-                Ok(Answer::later(async move { vfs.read_later(handle, offset, size).await.map(Into::into) }))
+                Ok(Answer::later(async move { vfs.read_later(handle, offset, size).await.map(crate::Body::pieces) }))
             }
         }
     }
@@ -362,7 +362,8 @@ impl VfsHandler {
             Err(Failure::Wait | Failure::DiskFull) => {
                 let vfs = self.vfs.clone();
                 Answer::later(async move {
-                    let value = vfs.make_room(|| operation(&vfs)).await?;
+                    let runner = vfs.clone();
+                    let value = vfs.make_room(move || operation(&runner)).await?;
                     Ok(crate::Body::with(|body| answer(body, value)))
                 })
             }

@@ -44,8 +44,7 @@ impl Vfs {
         if size > FILE_BYTES_MAX {
             return Err(Errno::EFBIG.into());
         }
-        file.refresh();
-        let mut data = file.data.write();
+        let mut data = file.exclusive()?;
         let shape = self.shape(file.ino, &mut data)?;
         let change = DataChange { size: SizeChange::Exactly(size), kill_suidgid, ..DataChange::default() };
         if shape.inline && size < shape.size {

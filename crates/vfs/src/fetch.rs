@@ -1,6 +1,6 @@
 //! Misses: one request, to the group or to the store, for all who wait for the same object.
 
-use crate::{Piece, Vfs, away::from_task, error::errno, read::segments};
+use crate::{Piece, Vfs, away::on_thread, error::errno, read::segments};
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
@@ -16,12 +16,15 @@ use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
-use tokio::sync::{Mutex as AsyncMutex, Semaphore};
+use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, Semaphore};
 
 /// A second miss on an object within this time fetches the rest of it.
 const SECOND_MISS: Duration = Duration::from_secs(10);
 /// Objects whose last miss is remembered.
 const MISSES_MAX: usize = 1024;
+
+/// Stored objects whose size is remembered, 32 bytes each: 64 GiB of data.
+const STORED_MAX: usize = 16 << 10;
 
 /// The hosts that pool their cache disks for this volume.
 pub trait Group: Send + Sync {
@@ -30,16 +33,58 @@ pub trait Group: Send + Sync {
     fn segments(&self, object: StoredObject, range: Range<u32>) -> BoxFuture<'_, Option<Vec<Piece>>>;
 }
 
-/// Fetches under way.
+/// Fetches under way, and what is remembered of former ones.
 pub(crate) struct Fetches {
     gates: Mutex<HashMap<ObjectId, Arc<AsyncMutex<()>>>>,
     misses: Mutex<HashMap<ObjectId, Duration>>,
+    /// Objects that are stored: what the metadata says of them does not change any more, but for their end.
+    stored: Mutex<HashMap<ObjectId, StoredObject>>,
     ahead: Arc<Semaphore>,
+}
+
+/// Fetching one object is somebody's turn until this is dropped.
+struct Turn<'a> {
+    fetches: &'a Fetches,
+    object: ObjectId,
+    gate: Arc<AsyncMutex<()>>,
+    held: Option<OwnedMutexGuard<()>>,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        drop(self.held.take());
+        let mut gates = self.fetches.gates.lock();
+        // Two: ours and the map's.
+        if Arc::strong_count(&self.gate) <= 2 {
+            gates.remove(&self.object);
+        }
+    }
 }
 
 impl Fetches {
     pub(crate) fn new(prefetches: usize) -> Self {
-        Self { gates: Mutex::default(), misses: Mutex::default(), ahead: Arc::new(Semaphore::new(prefetches)) }
+        Self {
+            gates: Mutex::default(),
+            misses: Mutex::default(),
+            stored: Mutex::default(),
+            ahead: Arc::new(Semaphore::new(prefetches)),
+        }
+    }
+
+    /// Waits until nobody else fetches the object.
+    async fn turn(&self, object: ObjectId) -> Turn<'_> {
+        let gate = self.gates.lock().entry(object).or_default().clone();
+        let mut turn = Turn { fetches: self, object, gate, held: None };
+        turn.held = Some(turn.gate.clone().lock_owned().await);
+        turn
+    }
+
+    fn remember(&self, stored: StoredObject) {
+        let mut known = self.stored.lock();
+        if known.len() >= STORED_MAX {
+            known.clear();
+        }
+        known.insert(stored.id(), stored);
     }
 
     /// Notes a miss; true when it is the second one in a short time.
@@ -55,64 +100,90 @@ impl Fetches {
     }
 }
 
+/// Who has an object's bytes, if not this mount.
+enum Holder {
+    Stored(StoredObject),
+    Writer(SessionId),
+}
+
 impl Vfs {
-    /// Copies bytes of an object from the store into `part`, and its segments into the cache. `ENOENT` when the object is gone.
-    pub(crate) async fn fetch_into(&self, place: Place, part: &mut [u8], whole: bool) -> Result<(), Errno> {
-        let gate = self.fetches.gates.lock().entry(place.object).or_default().clone();
-        let turn = gate.lock().await;
-        let result = self.fetch_in_turn(place, part, whole).await;
-        drop(turn);
-        let mut gates = self.fetches.gates.lock();
-        // Two: ours and the map's.
-        if Arc::strong_count(&gate) <= 2 {
-            gates.remove(&place.object);
+    /// Bytes of an object from elsewhere, in pieces; its segments come into the cache. `ENOENT` when the object is gone.
+    pub(crate) async fn fetched(self: &Arc<Self>, place: Place, len: usize, whole: bool) -> Result<Vec<Bytes>, Errno> {
+        // Without a cache nobody finds what another one brought.
+        let turn = match &self.parts.cache {
+            Some(_) => Some(self.fetches.turn(place.object).await),
+            None => None,
+        };
+        if turn.is_some()
+            && let Some(bytes) = self.cached(place, len)
+        {
+            return Ok(vec![bytes]);
+        }
+        let result = match self.holder(place.object).await? {
+            Holder::Stored(stored) => self.fetch_stored(&stored, place, len, whole).await,
+            Holder::Writer(session) => self.fetch_unstored(place, session, len).await,
+        };
+        if result == Err(Errno::ENOENT) {
+            self.fetches.stored.lock().remove(&place.object);
         }
         result
     }
 
-    async fn fetch_in_turn(&self, place: Place, part: &mut [u8], whole: bool) -> Result<(), Errno> {
-        // Whoever had the turn before may have brought what we need.
-        if let Some(pin) = self.parts.cache.as_ref().and_then(|cache| cache.pin(place.object))
-            && pin.read_at(place.offset, part).is_ok()
-        {
-            return Ok(());
-        }
-        let record = self.record(place.object)?;
-        if matches!(record.state, ObjectState::Open | ObjectState::Sealed) {
-            return self.fetch_unstored(place, record.session, part).await;
-        }
-        let wanted = segments(place.offset, part.len());
-        let again = self.fetches.missed_again(place.object, self.parts.clock.monotonic());
-        // Without a cache nothing would keep the rest.
-        let more = (whole || again) && self.parts.cache.is_some();
-        let range = if more { 0..record.segments } else { wanted.clone() };
-        if wanted.end > record.segments {
-            tracing::error!(object = %place.object, "an extent lies past the end of its object");
+    async fn fetch_stored(
+        self: &Arc<Self>,
+        stored: &StoredObject,
+        place: Place,
+        len: usize,
+        whole: bool,
+    ) -> Result<Vec<Bytes>, Errno> {
+        let (object, count) = (place.object, stored.segment_count());
+        let wanted = segments(place.offset, len);
+        if wanted.end > count {
+            tracing::error!(%object, "an extent lies past the end of its object");
             return Err(Errno::EIO);
         }
-        let (segments, range) = match self.fetch(place.object, &record, range.clone()).await {
+        // Without a cache nothing would keep the rest.
+        let more =
+            self.parts.cache.is_some() && (self.fetches.missed_again(object, self.parts.clock.monotonic()) || whole);
+        let range = if more { 0..count } else { wanted.clone() };
+        let (found, range) = match self.fetch(stored, range.clone()).await {
             // A damaged segment that nobody asked for is no reason to fail.
-            Err(Errno::EIO) if range != wanted => (self.fetch(place.object, &record, wanted.clone()).await?, wanted),
+            Err(Errno::EIO) if range != wanted => (self.fetch(stored, wanted.clone()).await?, wanted),
             other => (other?, range),
         };
-        copy_out(&segments, range.start, place.offset, part).ok_or_else(|| {
-            tracing::error!(object = %place.object, "a segment that an extent needs is absent");
+        cut(&found, range.start, place.offset, len).ok_or_else(|| {
+            tracing::error!(%object, "a segment that an extent needs is absent");
             Errno::EIO
         })
     }
 
-    fn record(&self, object: ObjectId) -> Result<ObjectRecord, Errno> {
-        from_task(|| self.namespace().object(object)).map_err(|error| errno(&error))?.ok_or(Errno::ENOENT)
+    /// Where the metadata says that an object's bytes are.
+    async fn holder(self: &Arc<Self>, object: ObjectId) -> Result<Holder, Errno> {
+        if let Some(stored) = self.fetches.stored.lock().get(&object) {
+            return Ok(Holder::Stored(*stored));
+        }
+        let vfs = self.clone();
+        let told = on_thread(move || vfs.namespace().object(object)).await.ok_or(Errno::EIO)?;
+        let record: ObjectRecord = told.map_err(|error| errno(&error))?.ok_or(Errno::ENOENT)?;
+        if matches!(record.state, ObjectState::Open | ObjectState::Sealed) {
+            return Ok(Holder::Writer(record.session));
+        }
+        let stored = StoredObject::new(object, record.segments, record.stored_bytes).map_err(|error| {
+            tracing::error!(%object, %error, "an object's record makes no sense");
+            Errno::EIO
+        })?;
+        self.fetches.remember(stored);
+        Ok(Holder::Stored(stored))
     }
 
     /// From the mount that wrote them. Nothing is cached: the last segment may still grow.
-    async fn fetch_unstored(&self, place: Place, session: SessionId, part: &mut [u8]) -> Result<(), Errno> {
+    async fn fetch_unstored(&self, place: Place, session: SessionId, len: usize) -> Result<Vec<Bytes>, Errno> {
         let object = place.object;
         let Some(others) = self.parts.others.as_ref().filter(|_| session != self.parts.session) else {
             tracing::error!(%object, %session, "bytes that were never stored are damaged or gone");
             return Err(Errno::EIO);
         };
-        let wanted = segments(place.offset, part.len());
+        let wanted = segments(place.offset, len);
         let pieces = others.segments(session, object, wanted.clone()).await?;
         let mut found = vec![Bytes::new(); wanted.len()];
         for piece in pieces {
@@ -124,31 +195,35 @@ impl Vfs {
                 *place = piece.bytes;
             }
         }
-        copy_out(&found, wanted.start, place.offset, part).ok_or_else(|| {
+        cut(&found, wanted.start, place.offset, len).ok_or_else(|| {
             tracing::error!(%object, %session, "the writer of an object lacks bytes that an extent needs");
             Errno::EIO
         })
     }
 
     /// Fetches a run of segments and fills the cache with them.
-    async fn fetch(&self, object: ObjectId, record: &ObjectRecord, range: Range<u32>) -> Result<Vec<Bytes>, Errno> {
-        let stored = StoredObject::new(object, record.segments, record.stored_bytes).map_err(|error| {
-            tracing::error!(%object, %error, "an object's record makes no sense");
-            Errno::EIO
-        })?;
-        let pieces = match self.ask_group(stored, range.clone()).await {
+    async fn fetch(self: &Arc<Self>, stored: &StoredObject, range: Range<u32>) -> Result<Vec<Bytes>, Errno> {
+        let pieces = match self.ask_group(*stored, range.clone()).await {
             Some(pieces) => pieces,
-            None => self.ask_store(&stored, range).await?,
+            None => self.ask_store(stored, range).await?,
         };
-        if let Some(cache) = &self.parts.cache {
-            for piece in pieces.iter().filter(|piece| !piece.bytes.is_empty()) {
-                if let Err(error) = cache.fill(object, piece.index, &piece.bytes, piece.crc) {
-                    tracing::debug!(%object, %error, "not cached");
-                    break;
-                }
+        let found = pieces.iter().map(|piece| piece.bytes.clone()).collect();
+        if self.parts.cache.is_some() {
+            let (vfs, object) = (self.clone(), stored.id());
+            // Whoever has the turn next looks there.
+            on_thread(move || vfs.fill(object, &pieces)).await.ok_or(Errno::EIO)?;
+        }
+        Ok(found)
+    }
+
+    fn fill(&self, object: ObjectId, pieces: &[Piece]) {
+        let Some(cache) = &self.parts.cache else { return };
+        for piece in pieces.iter().filter(|piece| !piece.bytes.is_empty()) {
+            if let Err(error) = cache.fill(object, piece.index, &piece.bytes, piece.crc) {
+                tracing::debug!(%object, %error, "not cached");
+                break;
             }
         }
-        Ok(pieces.into_iter().map(|piece| piece.bytes).collect())
     }
 
     async fn ask_group(&self, stored: StoredObject, range: Range<u32>) -> Option<Vec<Piece>> {
@@ -177,40 +252,48 @@ impl Vfs {
 
     /// Brings a whole object into the cache in the background, unless it is there or the budget is spent.
     pub(crate) fn prefetch(self: &Arc<Self>, object: ObjectId) {
-        let Some(cache) = &self.parts.cache else { return };
-        if self.fetches.gates.lock().contains_key(&object) {
+        if self.parts.cache.is_none() || self.fetches.gates.lock().contains_key(&object) {
             return;
         }
-        let Ok(Some(record)) = self.namespace().object(object) else { return };
-        if record.state != ObjectState::Stored || cache.pin(object).is_some_and(|pin| pin.has(0, record.segments)) {
+        let known = self.fetches.stored.lock().get(&object).copied();
+        if known.is_some_and(|stored| self.has_all(&stored)) {
             return;
         }
         let Ok(permit) = self.fetches.ahead.clone().try_acquire_owned() else { return };
-        let vfs = self.clone();
         // Taken before the task starts, so that a second call does not fetch the same object.
         let gate = self.fetches.gates.lock().entry(object).or_default().clone();
-        let Ok(turn) = gate.clone().try_lock_owned() else { return };
+        let Ok(held) = gate.clone().try_lock_owned() else { return };
+        let vfs = self.clone();
         self.parts.runtime.spawn(async move {
-            let _ = vfs.fetch(object, &record, 0..record.segments).await;
-            drop((turn, permit));
-            let mut gates = vfs.fetches.gates.lock();
-            if Arc::strong_count(&gate) <= 2 {
-                gates.remove(&object);
+            let _turn = Turn { fetches: &vfs.fetches, object, gate, held: Some(held) };
+            if let Ok(Holder::Stored(stored)) = vfs.holder(object).await
+                && !vfs.has_all(&stored)
+            {
+                let _ = vfs.fetch(&stored, 0..stored.segment_count()).await;
             }
+            drop(permit);
         });
+    }
+
+    fn has_all(&self, stored: &StoredObject) -> bool {
+        let pin = self.parts.cache.as_ref().and_then(|cache| cache.pin(stored.id()));
+        pin.is_some_and(|pin| pin.has(0, stored.segment_count()))
     }
 }
 
-/// Copies [offset, offset + part.len()) of an object out of its segments from `first` on.
-fn copy_out(segments: &[Bytes], first: u32, offset: u32, part: &mut [u8]) -> Option<()> {
-    let mut done = 0;
-    while done < part.len() {
+/// [offset, offset + len) of an object out of its segments from `first` on.
+fn cut(segments: &[Bytes], first: u32, offset: u32, len: usize) -> Option<Vec<Bytes>> {
+    let (mut pieces, mut done) = (Vec::new(), 0);
+    while done < len {
         let at = offset as usize + done;
         let segment = segments.get(at / SEGMENT_BYTES - first as usize)?;
         let from = at % SEGMENT_BYTES;
-        let n = (part.len() - done).min(SEGMENT_BYTES - from);
-        part[done..done + n].copy_from_slice(segment.get(from..from + n)?);
+        let n = (len - done).min(SEGMENT_BYTES - from);
+        if from + n > segment.len() {
+            return None;
+        }
+        pieces.push(segment.slice(from..from + n));
         done += n;
     }
-    Some(())
+    Some(pieces)
 }

@@ -1,7 +1,7 @@
 //! Files in use: one state for each inode that has an open handle or an operation under way.
 
-use crate::dirty::Stream;
-use parking_lot::{Mutex, RwLock};
+use crate::{Failure, dirty::Stream, may_wait};
+use parking_lot::{Mutex, RwLock, RwLockUpgradableReadGuard, RwLockWriteGuard};
 use sluice_base::Ino;
 use sluice_meta::{
     extent::FileExtents,
@@ -13,8 +13,13 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    time::Duration,
 };
 use tokio::sync::Notify;
+
+/// Who holds a file's data may be waiting for the network. A thread that must not gives up after this long, far longer than a
+/// local operation holds it, and the operation is run again where it may wait.
+const HELD_MAX: Duration = Duration::from_millis(10);
 
 /// What decides how a file's bytes are kept. Only the vfs changes it, so it stays valid while the file is in use.
 #[derive(Clone, Copy, Debug)]
@@ -49,8 +54,8 @@ pub struct FileData {
 pub struct FileState {
     /// Its inode.
     pub ino: Ino,
-    /// Its data.
-    pub data: RwLock<FileData>,
+    /// Its data. Some who hold it wait for the network: see [`FileState::shared`].
+    data: RwLock<FileData>,
     /// Where the last read ended, to tell sequential readers.
     pub read_end: AtomicU64,
     /// Somebody else changed the file since its data was loaded.
@@ -58,11 +63,45 @@ pub struct FileState {
 }
 
 impl FileState {
-    /// Forgets what was loaded, if somebody else changed it. To be called before the data is locked: that it was loaded stands
-    /// for any moment since the call.
-    pub fn refresh(&self) {
+    /// What `look` finds in the data, if nobody changes it at the moment and it is not stale. Never waits.
+    pub fn fresh<R>(&self, look: impl FnOnce(&FileData) -> Option<R>) -> Option<R> {
+        let data = self.data.try_read()?;
+        if self.stale.load(Ordering::Acquire) { None } else { look(&data) }
+    }
+
+    /// The data, to be read, and to be loaded after [`FileState::upgraded`]. [`Failure::Away`] where somebody has it for long and
+    /// this thread must not wait for the network, as he may. What somebody else made stale is forgotten.
+    pub fn shared(&self) -> Result<RwLockUpgradableReadGuard<'_, FileData>, Failure> {
+        let data =
+            if may_wait() { Some(self.data.upgradable_read()) } else { self.data.try_upgradable_read_for(HELD_MAX) };
+        let data = data.ok_or(Failure::Away)?;
+        if !self.stale.load(Ordering::Acquire) {
+            return Ok(data);
+        }
+        let mut data = Self::upgraded(data)?;
+        self.forget_stale(&mut data);
+        Ok(RwLockWriteGuard::downgrade_to_upgradable(data))
+    }
+
+    /// The data, to be changed. Waits as [`FileState::shared`] does.
+    pub fn exclusive(&self) -> Result<RwLockWriteGuard<'_, FileData>, Failure> {
+        let data = if may_wait() { Some(self.data.write()) } else { self.data.try_write_for(HELD_MAX) };
+        let mut data = data.ok_or(Failure::Away)?;
+        self.forget_stale(&mut data);
+        Ok(data)
+    }
+
+    /// What was to be read is to be changed. Waits as [`FileState::shared`] does.
+    pub fn upgraded(data: RwLockUpgradableReadGuard<'_, FileData>) -> Result<RwLockWriteGuard<'_, FileData>, Failure> {
+        if may_wait() {
+            return Ok(RwLockUpgradableReadGuard::upgrade(data));
+        }
+        RwLockUpgradableReadGuard::try_upgrade_for(data, HELD_MAX).map_err(|_| Failure::Away)
+    }
+
+    /// Under the lock, so that whoever finds the file no longer stale finds nothing stale in it either.
+    fn forget_stale(&self, data: &mut FileData) {
         if self.stale.swap(false, Ordering::AcqRel) {
-            let mut data = self.data.write();
             data.shape = None;
             data.extents.forget();
         }

@@ -114,7 +114,10 @@ impl Vfs {
         if let Some(open) = self.handles.files.remove(handle)
             && let Some(file) = self.files.release(open.file.ino)
         {
-            self.dirty.end_stream(&mut file.data.write().stream);
+            // A read that was given up may still have it: then the object is sealed by its age.
+            if let Ok(mut data) = file.exclusive() {
+                self.dirty.end_stream(&mut data.stream);
+            }
         }
     }
 

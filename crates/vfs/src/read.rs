@@ -2,20 +2,25 @@
 
 use crate::{
     Failure, HandleId, Vfs,
+    away::on_thread,
     files::{FileData, FileState, Shape},
-    waiting,
 };
-use parking_lot::RwLockUpgradableReadGuard;
+use bytes::Bytes;
+use parking_lot::RwLockWriteGuard;
 use sluice_base::{Errno, Ino, limits::SEGMENT_BYTES};
 use sluice_meta::{
     Error,
     extent::{Extent, Place},
+    store::Value,
 };
-use sluice_store::ReadError;
+use sluice_store::{Pin, ReadError};
 use std::{
     ops::Range,
     sync::{Arc, atomic::Ordering},
 };
+
+/// Most pieces of an answer: the kernel takes 1024 from one call.
+const PIECES_MAX: usize = 512;
 
 /// How a read ended on the calling thread.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,8 +53,11 @@ impl Vfs {
     }
 
     pub(crate) fn read_file(&self, file: &FileState, offset: u64, buf: &mut [u8]) -> Result<Read, Failure> {
-        let (len, extents) = match self.locate(file, offset, buf)? {
-            Located::Inline(len) => return Ok(Read::Done(len)),
+        let (len, extents) = match self.locate(file, offset, buf.len())? {
+            Located::Inline(len, body) => {
+                copy_inline(body.as_deref(), offset, &mut buf[..len]);
+                return Ok(Read::Done(len));
+            }
             Located::Extents(len, extents) => (len, extents),
         };
         let buf = &mut buf[..len];
@@ -58,7 +66,7 @@ impl Vfs {
             match extent.place {
                 None => part.fill(0),
                 Some(place) => {
-                    if let Copied::Missing = self.copy_cached(place, part)? {
+                    if let Copied::Missing = self.copy_cached(place, part) {
                         return Ok(Read::Later);
                     }
                 }
@@ -69,32 +77,28 @@ impl Vfs {
         Ok(Read::Done(len))
     }
 
-    /// Reads `len` bytes from `offset`, waiting for the store where needed.
-    pub async fn read_later(self: Arc<Self>, handle: HandleId, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {
+    /// Reads `len` bytes from `offset`, waiting for the network where needed. The bytes come in pieces, those of other hosts as they
+    /// were received.
+    pub async fn read_later(self: Arc<Self>, handle: HandleId, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
         let file = self.file(handle)?.file.clone();
         let sequential = file.read_end.load(Ordering::Relaxed) == offset;
-        let mut buf = vec![0; len];
         // Extents may change under a reader, and the object they named be deleted: then they are read again.
         for _ in 0..3 {
-            let located = match self.locate(&file, offset, &mut buf) {
-                Err(Failure::Away) => tokio::task::block_in_place(|| waiting(|| self.locate(&file, offset, &mut buf))),
-                other => other,
-            };
-            let (len, extents) = match located.map_err(Failure::errno)? {
-                Located::Inline(len) => {
-                    buf.truncate(len);
-                    return Ok(buf);
+            let (len, extents) = match self.locate_from_task(&file, offset, len).await? {
+                Located::Inline(len, body) => {
+                    let mut bytes = vec![0; len];
+                    copy_inline(body.as_deref(), offset, &mut bytes);
+                    return Ok(vec![bytes.into()]);
                 }
                 Located::Extents(len, extents) => (len, extents),
             };
-            match self.copy_or_fetch(&extents, offset, &mut buf[..len], sequential).await {
-                Ok(()) => {
-                    buf.truncate(len);
+            match self.gather(&extents, sequential).await {
+                Ok(pieces) => {
                     file.read_end.store(offset + len as u64, Ordering::Relaxed);
                     if sequential {
                         self.read_ahead(&file, offset + len as u64);
                     }
-                    return Ok(buf);
+                    return Ok(pieces);
                 }
                 Err(Errno::ENOENT) => {}
                 Err(other) => return Err(other),
@@ -104,81 +108,104 @@ impl Vfs {
         Err(Errno::EIO)
     }
 
-    async fn copy_or_fetch(&self, extents: &[Extent], offset: u64, buf: &mut [u8], whole: bool) -> Result<(), Errno> {
+    /// The bytes of `extents`, one behind the other.
+    async fn gather(self: &Arc<Self>, extents: &[Extent], whole: bool) -> Result<Vec<Bytes>, Errno> {
+        let mut pieces = Vec::new();
         for extent in extents {
-            let part = &mut buf[(extent.offset - offset) as usize..][..extent.len as usize];
+            let len = extent.len as usize;
             let Some(place) = extent.place else {
-                part.fill(0);
+                pieces.push(vec![0; len].into());
                 continue;
             };
-            if let Copied::All = self.copy_cached(place, part)? {
-                self.counters.read_cached.fetch_add(part.len() as u64, Ordering::Relaxed);
+            if let Some(bytes) = self.cached(place, len) {
+                self.counters.read_cached.fetch_add(len as u64, Ordering::Relaxed);
+                pieces.push(bytes);
                 continue;
             }
-            self.counters.read_stored.fetch_add(part.len() as u64, Ordering::Relaxed);
-            self.fetch_into(place, part, whole).await?;
+            self.counters.read_stored.fetch_add(len as u64, Ordering::Relaxed);
+            pieces.extend(self.fetched(place, len, whole).await?);
         }
-        Ok(())
+        Ok(if pieces.len() > PIECES_MAX { vec![pieces.concat().into()] } else { pieces })
     }
 
-    /// Copies bytes of an object that are in memory or in a slot. A damaged segment counts as missing: a good copy may be in
-    /// the store.
-    fn copy_cached(&self, place: Place, part: &mut [u8]) -> Result<Copied, Errno> {
-        if self.dirty.read_memory(place.object, place.offset, part) {
-            return Ok(Copied::All);
+    /// Bytes of an object that are in memory or in a slot.
+    pub(crate) fn cached(&self, place: Place, len: usize) -> Option<Bytes> {
+        let dirty = self.dirty.get(place.object).is_some();
+        let pin = if dirty { None } else { self.parts.cache.as_ref().and_then(|cache| cache.pin(place.object)) };
+        if !dirty && pin.is_none() {
+            return None;
         }
-        let Some(pin) = self.parts.cache.as_ref().and_then(|cache| cache.pin(place.object)) else {
-            return Ok(Copied::Missing);
+        let mut bytes = vec![0; len];
+        let copied = match pin {
+            Some(pin) => self.copy_pinned(pin, place, &mut bytes),
+            None => self.copy_cached(place, &mut bytes),
         };
+        matches!(copied, Copied::All).then(|| bytes.into())
+    }
+
+    /// Copies bytes of an object that are in memory or in a slot.
+    fn copy_cached(&self, place: Place, part: &mut [u8]) -> Copied {
+        if self.dirty.read_memory(place.object, place.offset, part) {
+            return Copied::All;
+        }
+        let pin = self.parts.cache.as_ref().and_then(|cache| cache.pin(place.object));
+        pin.map_or(Copied::Missing, |pin| self.copy_pinned(pin, place, part))
+    }
+
+    /// A damaged segment counts as missing: a good copy may be in the store.
+    fn copy_pinned(&self, pin: Pin, place: Place, part: &mut [u8]) -> Copied {
         match pin.read_at(place.offset, part) {
-            Ok(()) => Ok(Copied::All),
-            Err(ReadError::Absent { .. }) => Ok(Copied::Missing),
+            Ok(()) => Copied::All,
+            Err(ReadError::Absent { .. }) => Copied::Missing,
             Err(error) => {
                 tracing::warn!(object = %place.object, %error, "a cached segment is bad");
                 drop(pin);
                 if let (Some(cache), ReadError::Corrupt { index }) = (&self.parts.cache, &error) {
                     cache.retire(place.object, *index);
                 }
-                Ok(Copied::Missing)
+                Copied::Missing
             }
         }
     }
 
-    /// What [offset, offset + buf.len()) of a file is made of; an inline body is copied at once.
-    fn locate(&self, file: &FileState, offset: u64, buf: &mut [u8]) -> Result<Located, Failure> {
-        file.refresh();
-        let data = file.data.upgradable_read();
-        let loaded = |data: &FileData, shape: &Shape, range: &Range<u64>| {
-            !shape.extents || spans(range).all(|s| data.extents.has(s))
-        };
-        let mut shape = data.shape;
-        let wanted = |shape: &Shape| offset..shape.size.min(offset + buf.len() as u64).max(offset);
-        let data = match shape {
-            Some(known) if known.inline || loaded(&data, &known, &wanted(&known)) => {
-                RwLockUpgradableReadGuard::downgrade(data)
-            }
-            _ => {
-                let mut data = RwLockUpgradableReadGuard::upgrade(data);
-                let known = self.shape(file.ino, &mut data)?;
-                shape = Some(known);
-                let range = wanted(&known);
-                self.namespace().load_extents(file.ino, &mut data.extents, range)?;
-                parking_lot::RwLockWriteGuard::downgrade(data)
-            }
-        };
-        let shape = shape.expect("known by now");
-        let range = wanted(&shape);
-        let len = (range.end - range.start) as usize;
-        if len > 0 && shape.inline {
-            let body = self.namespace().body(file.ino)?;
-            let body = body.as_deref().unwrap_or_default();
-            let from = (offset as usize).min(body.len());
-            let have = len.min(body.len() - from);
-            buf[..have].copy_from_slice(&body[from..from + have]);
-            buf[have..len].fill(0);
-            return Ok(Located::Inline(len));
+    /// What [offset, offset + len) of a file is made of. Loads what is not known of the file.
+    fn locate(&self, file: &FileState, offset: u64, len: usize) -> Result<Located, Failure> {
+        if let Some(known) = known(file, offset, len) {
+            return Ok(known);
         }
-        Ok(if len == 0 { Located::Inline(0) } else { Located::Extents(len, data.extents.map(range)) })
+        let mut data = file.shared()?;
+        let shape = match data.shape {
+            Some(shape) if shape.inline || is_loaded(&data, &shape, &wanted(&shape, offset, len)) => shape,
+            _ => {
+                let mut all = FileState::upgraded(data)?;
+                let shape = self.shape(file.ino, &mut all)?;
+                self.namespace().load_extents(file.ino, &mut all.extents, wanted(&shape, offset, len))?;
+                data = RwLockWriteGuard::downgrade_to_upgradable(all);
+                shape
+            }
+        };
+        let range = wanted(&shape, offset, len);
+        let len = (range.end - range.start) as usize;
+        Ok(match () {
+            () if len == 0 => Located::Inline(0, None),
+            () if shape.inline => Located::Inline(len, self.namespace().body(file.ino)?),
+            () => Located::Extents(len, data.extents.map(range)),
+        })
+    }
+
+    /// As [`Vfs::locate`], for a task: it waits for no lock, as whoever loads the file holds it while he waits for the network.
+    async fn locate_from_task(
+        self: &Arc<Self>,
+        file: &Arc<FileState>,
+        offset: u64,
+        len: usize,
+    ) -> Result<Located, Errno> {
+        if let Some(known) = known(file, offset, len) {
+            return Ok(known);
+        }
+        let (vfs, file) = (self.clone(), file.clone());
+        let located = on_thread(move || vfs.locate(&file, offset, len)).await;
+        located.ok_or(Errno::EIO)?.map_err(Failure::errno)
     }
 
     /// The shape of a file, read once while it is in use.
@@ -198,23 +225,50 @@ impl Vfs {
     /// Fetches the objects that a sequential reader will ask for next, as far as the budget allows.
     fn read_ahead(self: &Arc<Self>, file: &FileState, from: u64) {
         const AHEAD_BYTES: u64 = 16 << 20;
-        let data = file.data.read();
-        let Some(shape) = data.shape else { return };
-        let range = from..shape.size.min(from + AHEAD_BYTES);
-        if range.is_empty() || !spans(&range).all(|span| data.extents.has(span)) {
-            return;
-        }
-        let places = data.extents.map(range);
-        drop(data);
+        let places = file.fresh(|data| {
+            let shape = data.shape?;
+            let range = from..shape.size.min(from + AHEAD_BYTES);
+            (!range.is_empty() && is_loaded(data, &shape, &range)).then(|| data.extents.map(range))
+        });
+        let Some(places) = places else { return };
         for place in places.into_iter().filter_map(|extent| extent.place) {
             self.prefetch(place.object);
         }
     }
 }
 
+/// So many bytes, and what they are made of.
 enum Located {
-    Inline(usize),
+    /// This body from the offset on, and zeros where it ends.
+    Inline(usize, Option<Value>),
     Extents(usize, Vec<Extent>),
+}
+
+/// As [`Vfs::locate`], as far as that is known and nobody changes it at the moment. Never waits.
+fn known(file: &FileState, offset: u64, len: usize) -> Option<Located> {
+    file.fresh(|data| {
+        let shape = data.shape.filter(|shape| !shape.inline)?;
+        let range = wanted(&shape, offset, len);
+        let len = (range.end - range.start) as usize;
+        is_loaded(data, &shape, &range).then(|| Located::Extents(len, data.extents.map(range)))
+    })
+}
+
+/// The part of [offset, offset + len) that a file of this shape has.
+fn wanted(shape: &Shape, offset: u64, len: usize) -> Range<u64> {
+    offset..shape.size.min(offset + len as u64).max(offset)
+}
+
+fn is_loaded(data: &FileData, shape: &Shape, range: &Range<u64>) -> bool {
+    !shape.extents || spans(range).all(|span| data.extents.has(span))
+}
+
+fn copy_inline(body: Option<&[u8]>, offset: u64, buf: &mut [u8]) {
+    let body = body.unwrap_or_default();
+    let rest = &body[(offset as usize).min(body.len())..];
+    let have = rest.len().min(buf.len());
+    buf[..have].copy_from_slice(&rest[..have]);
+    buf[have..].fill(0);
 }
 
 fn spans(range: &Range<u64>) -> std::ops::RangeInclusive<u64> {

@@ -46,8 +46,7 @@ impl Vfs {
             _ => return Err(Errno::EOPNOTSUPP.into()),
         };
         let open = self.file(handle)?;
-        open.file.refresh();
-        let mut data = open.file.data.write();
+        let mut data = open.file.exclusive()?;
         let shape = self.shape(open.file.ino, &mut data)?;
         let size = if how & mode::KEEP_SIZE == 0 { SizeChange::AtLeast(end) } else { SizeChange::Keep };
         if !zero {
@@ -80,8 +79,7 @@ impl Vfs {
     /// lseek(2) with SEEK_DATA or SEEK_HOLE; the end of the file counts as a hole.
     pub fn seek(&self, handle: HandleId, offset: u64, what: SeekFrom) -> Result<u64, Failure> {
         let open = self.file(handle)?;
-        open.file.refresh();
-        let mut data = open.file.data.write();
+        let mut data = open.file.exclusive()?;
         let shape = self.shape(open.file.ino, &mut data)?;
         if offset >= shape.size {
             return Err(Errno::ENXIO.into());
@@ -129,11 +127,9 @@ impl Vfs {
     /// copy_file_range(2) as a clone: the target's extents point to the same objects, no byte moves. Returns the bytes copied.
     pub fn copy_range(&self, from: (HandleId, u64), to: (HandleId, u64), len: u64) -> Result<u64, Failure> {
         let (source, target) = (self.file(from.0)?.file.clone(), self.file(to.0)?.file.clone());
-        source.refresh();
-        target.refresh();
         let end = to.1.checked_add(len.min(COPY_MAX)).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Errno::EFBIG)?;
         if source.ino == target.ino {
-            let mut data = target.data.write();
+            let mut data = target.exclusive()?;
             let Some(len) = self.copied(&source, &mut data, from.1, end - to.1)? else { return Ok(0) };
             if from.1 < to.1 + len && to.1 < from.1 + len {
                 return Err(Errno::EINVAL.into());
@@ -142,7 +138,7 @@ impl Vfs {
         }
         // Always in the order of the inodes, so that two copies in opposite directions do not wait for each other.
         let (first, second) = if source.ino < target.ino { (&source, &target) } else { (&target, &source) };
-        let (mut first, mut second) = (first.data.write(), second.data.write());
+        let (mut first, mut second) = (first.exclusive()?, second.exclusive()?);
         let (from_data, to_data) =
             if source.ino < target.ino { (&mut first, &mut second) } else { (&mut second, &mut first) };
         let Some(len) = self.copied(&source, from_data, from.1, end - to.1)? else { return Ok(0) };

@@ -1,8 +1,8 @@
 //! The uploader: dirty objects leave for the store, oldest first, and their slots become clean.
 
 use crate::{
-    Vfs,
-    away::from_task,
+    Metadata, Vfs,
+    away::on_thread,
     dirty::{Body, DirtyObject},
 };
 use bytes::Bytes;
@@ -110,9 +110,9 @@ impl Vfs {
     async fn try_upload(self: &Arc<Self>, object: &Arc<DirtyObject>, tries: u32) -> Result<(), String> {
         // Held while there are bytes in memory, not while waiting: with a failed cache, a sync waits for all the others.
         let permit = self.uploading.acquire().await.map_err(|e| e.to_string())?;
-        let record = from_task(|| self.namespace().object(object.id)).map_err(|e| e.to_string())?;
+        let record = self.ask(object, |metadata, id| metadata.object(id)).await?;
         let dead = record.as_ref().is_none_or(|record| record.live_bytes == 0);
-        if dead && from_task(|| self.namespace().forget_object(object.id)).map_err(|e| e.to_string())? {
+        if dead && self.ask(object, |metadata, id| metadata.forget_object(id)).await? {
             // Its last references went before it was stored: nothing to store. But until the log says so durably, a power loss
             // brings them back.
             drop(permit);
@@ -156,7 +156,18 @@ impl Vfs {
         self.store_full.store(matches!(stored, Err(StoreError::Full { .. })), Ordering::Release);
         let stored = stored.map_err(|e| e.to_string())?;
         let (segments, bytes) = (stored.segment_count(), stored.stored_bytes());
-        from_task(|| self.namespace().object_stored(object.id, segments, bytes)).map_err(|e| e.to_string())
+        self.ask(object, move |metadata, id| metadata.object_stored(id, segments, bytes)).await
+    }
+
+    /// What the metadata says of an object.
+    async fn ask<T: Send + 'static>(
+        self: &Arc<Self>,
+        object: &DirtyObject,
+        ask: impl FnOnce(&dyn Metadata, ObjectId) -> sluice_meta::Result<T> + Send + 'static,
+    ) -> Result<T, String> {
+        let (vfs, id) = (self.clone(), object.id);
+        let told = on_thread(move || ask(vfs.namespace(), id)).await.ok_or("asking the metadata failed")?;
+        told.map_err(|error| error.to_string())
     }
 
     /// Waits until the log is durable up to `seq`. With a failed cache that takes until no slot holds what is nowhere else

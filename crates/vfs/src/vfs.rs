@@ -1,8 +1,8 @@
 //! The parts joined, and the work that goes on in the background.
 
 use crate::{
-    Failure, Group, Metadata, Others, dirty::Dirty, fetch::Fetches, files::Files, handles::Handles, status::Counters,
-    upload,
+    Failure, Group, Metadata, Others, away::on_thread, dirty::Dirty, fetch::Fetches, files::Files, handles::Handles,
+    status::Counters, upload,
 };
 use futures::FutureExt;
 use parking_lot::Mutex;
@@ -139,37 +139,43 @@ impl Vfs {
         &*self.parts.namespace
     }
 
-    /// Runs `operation` until there is room for it. It waits as long as uploads may make room, however long the store is
-    /// down; for a full journal disk or a full store only ten seconds.
-    pub async fn make_room<T>(&self, mut operation: impl FnMut() -> Result<T, Failure>) -> Result<T, Errno> {
-        let mut operation = || match operation() {
-            Err(Failure::Wait) if self.store_full.load(Ordering::Acquire) => Err(Failure::DiskFull),
-            other => other,
-        };
+    /// Runs `operation` until there is room for it, on a thread that may wait. It waits as long as uploads may make room, however
+    /// long the store is down; for a full journal disk or a full store only ten seconds.
+    pub async fn make_room<T: Send + 'static>(
+        &self,
+        mut operation: impl FnMut() -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Errno> {
         let started = self.parts.clock.monotonic();
         loop {
             // Before the attempt, so that room made meanwhile is not missed.
             let mut room = pin!(self.room.notified());
             room.as_mut().enable();
-            match operation() {
+            let tried = on_thread(move || {
+                let outcome = operation();
+                (operation, outcome)
+            });
+            let outcome;
+            (operation, outcome) = tried.await.ok_or(Errno::EIO)?;
+            match outcome {
                 Ok(value) => return Ok(value),
                 Err(Failure::Errno(errno)) => return Err(errno),
-                Err(Failure::DiskFull) if self.parts.clock.monotonic() - started >= DISK_FULL_WAIT => {
-                    return Err(Errno::ENOSPC);
+                Err(Failure::Away) => return Err(Errno::EIO),
+                Err(Failure::DiskFull) => {}
+                Err(Failure::Wait) if self.store_full.load(Ordering::Acquire) => {}
+                Err(Failure::Wait) => {
+                    self.wait_for_room(room).await;
+                    continue;
                 }
-                Err(Failure::Wait | Failure::DiskFull) => self.room(room).await,
-                Err(Failure::Away) => match tokio::task::block_in_place(|| crate::waiting(&mut operation)) {
-                    Ok(value) => return Ok(value),
-                    Err(Failure::Away) => return Err(Errno::EIO),
-                    Err(Failure::Errno(errno)) => return Err(errno),
-                    Err(Failure::Wait | Failure::DiskFull) => self.room(room).await,
-                },
             }
+            if self.parts.clock.monotonic() - started >= DISK_FULL_WAIT {
+                return Err(Errno::ENOSPC);
+            }
+            self.wait_for_room(room).await;
         }
     }
 
     /// Resolves when journal or cache may have room again, or after a second: who waits tries again then.
-    async fn room(&self, room: impl Future<Output = ()>) {
+    async fn wait_for_room(&self, room: impl Future<Output = ()>) {
         struct Waiting<'a>(&'a AtomicUsize);
         impl Drop for Waiting<'_> {
             fn drop(&mut self) {
@@ -221,9 +227,15 @@ impl Vfs {
     /// Uploads everything, whatever its age. Resolves when nothing is dirty.
     pub async fn drain(&self) {
         self.draining.store(true, Ordering::Release);
-        let all_clean = || if self.dirty.totals().0 == 0 { Ok(()) } else { Err(Failure::Wait) };
-        // However long the store is down or full.
-        while self.make_room(all_clean).await.is_err() {}
+        loop {
+            let mut room = pin!(self.room.notified());
+            room.as_mut().enable();
+            if self.dirty.totals().0 == 0 {
+                return;
+            }
+            // However long the store is down or full.
+            self.wait_for_room(room).await;
+        }
     }
 
     /// Ends the background work; nothing may be called afterwards.

@@ -43,12 +43,14 @@ impl Vfs {
         bytes: Vec<u8>,
         kill: bool,
     ) -> Result<(), Errno> {
-        self.make_room(|| self.write(handle, offset, &bytes, kill)).await
+        let vfs = self.clone();
+        self.make_room(move || vfs.write(handle, offset, &bytes, kill)).await
     }
 
     /// As [`Vfs::write_ino`], waiting for room in journal and cache.
     pub async fn write_ino_later(self: Arc<Self>, ino: Ino, offset: u64, bytes: Vec<u8>) -> Result<(), Errno> {
-        self.make_room(|| self.write_ino(ino, offset, &bytes)).await
+        let vfs = self.clone();
+        self.make_room(move || vfs.write_ino(ino, offset, &bytes)).await
     }
 
     pub(crate) fn write_file(
@@ -64,8 +66,7 @@ impl Vfs {
         if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
             return Err(Errno::EFBIG.into());
         }
-        file.refresh();
-        let mut data = file.data.write();
+        let mut data = file.exclusive()?;
         for (index, piece) in bytes.chunks(RECORD_DATA_MAX).enumerate() {
             let offset = offset + (index * RECORD_DATA_MAX) as u64;
             self.write_piece(file.ino, &mut data, offset, piece, kill_suidgid)?;

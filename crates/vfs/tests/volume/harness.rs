@@ -222,18 +222,27 @@ impl Volume {
     }
 
     /// As a front end does what may find the journal full.
-    pub fn patiently<T>(&self, operation: impl FnMut() -> Result<T, Failure>) -> Result<T, Errno> {
-        self.wait(self.vfs.make_room(operation))
+    pub fn patiently<T: Send + 'static>(
+        &self,
+        mut operation: impl FnMut(&Vfs) -> Result<T, Failure> + Send + 'static,
+    ) -> Result<T, Errno> {
+        let vfs = self.vfs.clone();
+        self.wait(self.vfs.make_room(move || operation(&vfs)))
     }
 
     pub fn read(&self, handle: HandleId, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {
         let mut buf = vec![0xa5; len];
-        match self.vfs.read(handle, offset, &mut buf).map_err(Failure::errno)? {
+        let read = match self.vfs.read(handle, offset, &mut buf) {
+            // Somebody has the file's data for long.
+            Err(Failure::Away) => sluice_vfs::waiting(|| self.vfs.read(handle, offset, &mut buf)),
+            other => other,
+        };
+        match read.map_err(Failure::errno)? {
             Read::Done(done) => {
                 buf.truncate(done);
                 Ok(buf)
             }
-            Read::Later => self.wait(self.vfs.clone().read_later(handle, offset, len)),
+            Read::Later => self.wait(self.vfs.clone().read_later(handle, offset, len)).map(|pieces| pieces.concat()),
         }
     }
 
@@ -265,15 +274,13 @@ impl Volume {
     pub fn upload_some(&self) {
         self.clock.advance(Duration::from_secs(7200));
         let mut tried = false;
-        let once = || if std::mem::replace(&mut tried, true) { Ok(()) } else { Err(Failure::Wait) };
-        self.wait(self.vfs.make_room(once)).unwrap();
+        self.patiently(move |_| if std::mem::replace(&mut tried, true) { Ok(()) } else { Err(Failure::Wait) }).unwrap();
     }
 
     /// Everything that is dirty now goes to the store.
     pub fn upload(&self) {
         self.clock.advance(Duration::from_secs(7200));
-        let all_clean = || if self.vfs.dirty_totals().0 == 0 { Ok(()) } else { Err(Failure::Wait) };
-        self.wait(self.vfs.make_room(all_clean)).unwrap();
+        self.patiently(|vfs| if vfs.dirty_totals().0 == 0 { Ok(()) } else { Err(Failure::Wait) }).unwrap();
     }
 }
 

@@ -80,14 +80,14 @@ fn apply(volume: &Volume, model: &mut Model, op: &Op) {
         Op::Truncate { file, size } => {
             let Some(known) = model.get_mut(&file) else { return };
             let (ino, handle) = volume.open(&name(file)).unwrap();
-            volume.patiently(|| volume.vfs.setattr(ino, Some(size), &SetAttributes::default())).unwrap();
+            volume.patiently(move |vfs| vfs.setattr(ino, Some(size), &SetAttributes::default())).unwrap();
             volume.vfs.release(handle);
             known.resize(size as usize, 0);
         }
         Op::Fallocate { file, how, offset, len } => {
             let Some(known) = model.get_mut(&file) else { return };
             let (_, handle) = volume.open(&name(file)).unwrap();
-            volume.patiently(|| volume.vfs.fallocate(handle, how, offset, len)).unwrap();
+            volume.patiently(move |vfs| vfs.fallocate(handle, how, offset, len)).unwrap();
             volume.vfs.release(handle);
             if how & 1 == 0 {
                 grow(known, offset + len);
@@ -139,7 +139,7 @@ fn copy(volume: &Volume, model: &mut Model, from: (u8, u64), to: (u8, u64), len:
     let overlaps = from.0 == to.0 && from.1 < to.1 + bytes.len() as u64 && to.1 < from.1 + bytes.len() as u64;
     while done < bytes.len() as u64 {
         let (at, put) = (from.1 + done, to.1 + done);
-        match volume.patiently(|| volume.vfs.copy_range((source, at), (target, put), len - done)) {
+        match volume.patiently(move |vfs| vfs.copy_range((source, at), (target, put), len - done)) {
             Ok(0) => panic!("nothing copied of {bytes:?}"),
             Ok(more) => done += more,
             Err(Errno::EINVAL) if overlaps => return,

@@ -52,7 +52,7 @@ fn truncate_blocks(volume: &Volume, name: &str) {
     let (ino, handle) = volume.open(name).unwrap();
     for round in 0..ROUNDS {
         let size = (round % BLOCKS) * BLOCK as u64;
-        volume.patiently(|| volume.vfs.setattr(ino, Some(size), &SetAttributes::default())).unwrap();
+        volume.patiently(move |vfs| vfs.setattr(ino, Some(size), &SetAttributes::default())).unwrap();
     }
     volume.vfs.release(handle);
 }
@@ -61,7 +61,7 @@ fn copy_blocks(volume: &Volume, from: &str, to: &str) {
     let ((_, source), (_, target)) = (volume.open(from).unwrap(), volume.open(to).unwrap());
     for round in 0..ROUNDS {
         let (at, put) = (round % BLOCKS * BLOCK as u64, (round * 5 + 1) % BLOCKS * BLOCK as u64);
-        match volume.patiently(|| volume.vfs.copy_range((source, at), (target, put), BLOCK as u64)) {
+        match volume.patiently(move |vfs| vfs.copy_range((source, at), (target, put), BLOCK as u64)) {
             // Of a file that ends within the block a part is copied: the rest of the target's block is older.
             Ok(copied) if copied == 0 || copied == BLOCK as u64 => {}
             other => panic!("{other:?}"),
