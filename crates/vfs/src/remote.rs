@@ -14,7 +14,7 @@ pub use calls::{Link, LinkError, Session, take_up};
 pub use publish::unstored;
 
 use crate::Metadata;
-use cache::{Cache, Heard};
+use cache::{Cache, Heard, Known};
 use parking_lot::Mutex;
 use pending::{Change, Pending};
 use sluice_base::{Clock, Ino, ObjectId, Seq, Timestamp, limits::SPAN_BYTES};
@@ -159,9 +159,13 @@ impl Remote {
     /// A new name for `attr`'s inode is known.
     fn keep_name(&self, head: Heard, dir: Ino, name: &[u8], attr: &Attr) {
         self.keep_attr(head, attr);
-        self.cache.enter(head, dir, |known| {
-            known.names.insert(name.into(), Some(attr.ino));
-        });
+        self.keep_entry(head, dir, name, Some(attr.ino));
+    }
+
+    fn keep_entry(&self, head: Heard, dir: Ino, name: &[u8], ino: Option<Ino>) {
+        if head.entries {
+            self.cache.enter(head, dir, |known| known.set_name(name, ino));
+        }
     }
 
     fn server_inode(&self, ino: Ino) -> Result<Inode> {
@@ -201,15 +205,19 @@ impl Remote {
         self.held.lock().contains(&ino)
     }
 
+    /// Something was made here: nothing is in it yet.
     fn made(&self, head: Heard, attr: &Attr) {
         self.held.lock().insert(attr.ino);
-        if attr.mode & mode::TYPE == mode::REGULAR {
-            // Nothing is in it yet.
+        if attr.is_dir() {
+            self.cache.enter(head, attr.ino, Known::is_new_directory);
+        }
+        if attr.is_file() {
             let inode = empty_inode(attr);
             self.cache.enter(head, attr.ino, |known| {
                 known.inode = Some(inode);
                 known.body = Some(None);
                 known.first_span = Some(SpanRecords { span: 0, records: Vec::new() });
+                known.is_opened();
             });
         }
     }
@@ -238,7 +246,7 @@ fn empty_inode(attr: &Attr) -> Inode {
 impl Metadata for Remote {
     fn lookup(&self, dir: Ino, text: &[u8]) -> Result<Attr> {
         if self.is_believed() {
-            match self.cache.of(dir, |known| known.names.get(text).copied()) {
+            match self.cache.name(dir, text) {
                 Some(None) => return Err(Error::NotFound),
                 Some(Some(ino)) => {
                     if let Some(attr) = self.cache.of(ino, |known| known.attr.clone()) {
@@ -254,9 +262,7 @@ impl Metadata for Remote {
                 Ok(self.shown(attr))
             }
             Err((head, Error::NotFound)) => {
-                self.cache.enter(head, dir, |known| {
-                    known.names.insert(text.into(), None);
-                });
+                self.keep_entry(head, dir, text, None);
                 Err(Error::NotFound)
             }
             Err((_, error)) => Err(error),
@@ -268,13 +274,11 @@ impl Metadata for Remote {
     }
 
     fn open(&self, ino: Ino) -> Result<(Attr, bool)> {
-        if self.is_held(ino) {
-            // That the answer is at hand says that nobody changed it since the last open.
-            let known = self.is_believed() && self.cache.of(ino, |known| known.inode.as_ref().map(drop)).is_some();
-            let attr = self.getattr(ino)?;
-            if known {
-                return Ok((attr, true));
-            }
+        if self.is_held(ino)
+            && self.is_believed()
+            && let Some((attr, unchanged)) = self.cache.open(ino)
+        {
+            return Ok((self.shown(attr), unchanged));
         }
         let (head, opened) = self.ask(&Open { ino })?;
         self.held.lock().insert(ino);
@@ -283,6 +287,7 @@ impl Metadata for Remote {
             known.inode = Some(opened.inode);
             known.body = Some(opened.body.map(Value::from));
             known.first_span = opened.first_span;
+            known.is_opened();
         });
         Ok((self.shown(opened.attr), false))
     }
@@ -330,9 +335,7 @@ impl Metadata for Remote {
 
     fn unlink(&self, dir: Ino, text: &[u8]) -> Result<Unlinked> {
         let (head, left) = self.change(&Unlink { dir, name: name(text)? }, &[])?;
-        self.cache.enter(head, dir, |known| {
-            known.names.insert(text.into(), None);
-        });
+        self.keep_entry(head, dir, text, None);
         Ok(left)
     }
 
@@ -343,9 +346,7 @@ impl Metadata for Remote {
             text => text,
         };
         let (head, left) = self.change(&Rmdir { dir, name: name(text)? }, &[])?;
-        self.cache.enter(head, dir, |known| {
-            known.names.insert(text.into(), None);
-        });
+        self.keep_entry(head, dir, text, None);
         Ok(left)
     }
 

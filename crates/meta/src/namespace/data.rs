@@ -6,8 +6,9 @@ use crate::{
     Error, Result,
     extent::{Extent, ExtentPlan, FileExtents},
     keys,
-    records::{ObjectDelta, Usage, flags},
-    store::Committed,
+    records::{Inode, ObjectDelta, Usage, flags},
+    rpc::codec::Wire,
+    store::{Committed, Txn},
 };
 use sluice_base::{
     Ino, ObjectId, SessionId, Timestamp,
@@ -82,7 +83,7 @@ impl Namespace {
     }
 
     /// An inode's record, for the vfs to see how its bytes are kept.
-    pub fn inode(&self, ino: Ino) -> Result<crate::records::Inode> {
+    pub fn inode(&self, ino: Ino) -> Result<Inode> {
         self.store.snapshot().inode(ino)
     }
 
@@ -105,17 +106,18 @@ impl Namespace {
     /// Commits a change of content. The spans of its extents must be loaded; the caller holds the file's lock, so that
     /// nobody else changes its extents meanwhile. When this fails nothing has changed.
     pub fn change_data(&self, ino: Ino, extents: &mut FileExtents, change: &DataChange<'_>) -> Result<Committed<Attr>> {
-        self.change_data_at(ino, extents, change, None)
+        self.change_data_at(ino, extents, change, None, |_, inode| Ok(Attr::of(ino, inode)))
     }
 
-    /// [`Namespace::change_data`] of bytes that were written earlier: at `mtime`.
-    pub(crate) fn change_data_at(
+    /// [`Namespace::change_data`] of bytes that were written earlier: at `mtime`. `tell` makes the answer of the inode as it is then.
+    pub(crate) fn change_data_at<R: for<'r> Wire<'r>>(
         &self,
         ino: Ino,
         extents: &mut FileExtents,
         change: &DataChange<'_>,
         mtime: Option<Timestamp>,
-    ) -> Result<Committed<Attr>> {
+        tell: impl Fn(&mut Txn<'_>, &Inode) -> Result<R>,
+    ) -> Result<Committed<R>> {
         let mut plan = ExtentPlan::default();
         for extent in &change.extents {
             extents.put(ino, *extent, &mut plan);
@@ -178,7 +180,7 @@ impl Namespace {
             for attachment in &change.attachments {
                 txn.attach(attachment.header.clone(), attachment.data);
             }
-            Ok(Attr::of(ino, &inode))
+            tell(txn, &inode)
         });
         if result.is_err() {
             extents.forget();
@@ -189,7 +191,7 @@ impl Namespace {
 
 /// A changed file loses its file capabilities, as with setuid (capabilities(7)). The kernel leaves that to us
 /// (FUSE_HANDLE_KILLPRIV_V2).
-pub(super) fn drop_capabilities(txn: &mut crate::store::Txn<'_>, ino: Ino) -> Result<()> {
+pub(super) fn drop_capabilities(txn: &mut Txn<'_>, ino: Ino) -> Result<()> {
     let key = keys::xattr(ino, b"security.capability");
     if txn.get(&key)?.is_some() {
         txn.delete(&key);

@@ -7,7 +7,7 @@ use crate::{
     records::{Reader as RecordReader, SessionRecord, Writer},
     rpc::{
         codec::{Wire, whole},
-        message::{Changed, Invalidation},
+        message::Invalidation,
     },
     store::{Committed, MetaStore, Txn},
 };
@@ -31,7 +31,7 @@ pub(crate) struct Once {
 /// What a change did besides its value.
 #[derive(Debug, Default)]
 pub(crate) struct Effects {
-    /// The bytes of its [`Changed`] value.
+    /// The bytes of what it touched and of its value: those of a [`crate::rpc::message::Changed`] without the directories.
     pub answer: Vec<u8>,
     /// What it touched; nothing when it was done before.
     pub touched: Vec<Invalidation>,
@@ -124,8 +124,8 @@ impl OnceState {
 fn stored_result<R: for<'r> Wire<'r>>(stored: &[u8]) -> Result<(Vec<u8>, R)> {
     let parse = || {
         let answer = RecordReader::new(stored)?.rest();
-        let changed: Changed<R> = whole(answer)?;
-        Some((answer.to_vec(), changed.value))
+        let (_, value): (Vec<Invalidation>, R) = whole(answer)?;
+        Some((answer.to_vec(), value))
     };
     parse().ok_or(Error::Invalid("another change was asked for with this number"))
 }

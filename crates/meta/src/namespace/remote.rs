@@ -4,8 +4,8 @@ use super::{Attr, Namespace, Read};
 use crate::{
     Error, Result, keys,
     records::{Inode, SessionRecord, flags},
-    rpc::message::{ExtentPage, Opened, SpanRecord, SpanRecords},
-    store::{Committed, Snapshot},
+    rpc::message::{ExtentPage, Opened, Published, SpanRecord, SpanRecords},
+    store::{Committed, MetaError, Snapshot, Txn, Visit},
 };
 use sluice_base::{Ino, SessionId, limits::SPAN_BYTES};
 use std::ops::{ControlFlow, Range};
@@ -32,6 +32,16 @@ impl Namespace {
         };
         let first_span = (span.bytes() <= Opened::SPAN_BYTES_MAX).then_some(span);
         Ok(Opened { attr, inode, body, first_span })
+    }
+
+    /// What a publish answers, of an inode as the transaction leaves it.
+    pub(crate) fn published(txn: &mut Txn<'_>, ino: Ino, inode: &Inode) -> Result<Published> {
+        let first_span = if inode.has(flags::EXTENTS) {
+            records_of(ino, 0, Published::SPAN_BYTES_MAX, |from, to, visit| txn.scan(from, to, visit))?
+        } else {
+            Some(SpanRecords { span: 0, records: Vec::new() })
+        };
+        Ok(Published { attr: Attr::of(ino, inode), inode: inode.clone(), first_span })
     }
 
     /// The extent records of `spans`, as many as a page holds.
@@ -136,10 +146,26 @@ impl Namespace {
 }
 
 fn span_records(snapshot: &Snapshot<'_>, ino: Ino, span: u64) -> Result<SpanRecords> {
-    let mut records = Vec::new();
-    snapshot.scan(&keys::extent(ino, span, 0), &keys::extent(ino, span + 1, 0), &mut |key, value| {
-        records.push(SpanRecord { sequence: keys::number_at(key, 17), bytes: value.to_vec() });
+    let records = records_of(ino, span, usize::MAX, |from, to, visit| snapshot.scan(from, to, visit))?;
+    Ok(records.expect("they are within every number of bytes"))
+}
+
+/// The records of a span, unless they have more than `bytes_max` bytes.
+fn records_of(
+    ino: Ino,
+    span: u64,
+    bytes_max: usize,
+    scan: impl FnOnce(&[u8], &[u8], &mut Visit<'_>) -> std::result::Result<(), MetaError>,
+) -> Result<Option<SpanRecords>> {
+    let (mut found, mut bytes) = (SpanRecords { span, records: Vec::new() }, 0);
+    scan(&keys::extent(ino, span, 0), &keys::extent(ino, span + 1, 0), &mut |key, value| {
+        let record = SpanRecord { sequence: keys::number_at(key, 17), bytes: value.to_vec() };
+        bytes += record.bytes.len() + SpanRecords::RECORD_BYTES;
+        if bytes > bytes_max {
+            return ControlFlow::Break(());
+        }
+        found.records.push(record);
         ControlFlow::Continue(())
     })?;
-    Ok(SpanRecords { span, records })
+    Ok((bytes <= bytes_max).then_some(found))
 }

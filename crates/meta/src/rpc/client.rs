@@ -31,7 +31,7 @@ pub fn reply<'a, C: Call<'a>>(body: &[u8]) -> Result<Answer<C::Reply>, Fault> {
         return Ok(Answer { head, answer });
     }
     let (head, answer) = ReplyHead::decode::<C::Reply>(body)?;
-    Ok(Answer { head, answer: answer.map(|value| Changed { value, touched: Vec::new() }) })
+    Ok(Answer { head, answer: answer.map(|value| Changed { value, touched: Vec::new(), dirs: Vec::new() }) })
 }
 
 /// A push, and the ack to send once nothing that it names is served from a cache any more.

@@ -19,7 +19,7 @@ use super::{
 };
 
 /// Version byte that every message opens with.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Longest request, in bytes: the largest are a publish of 4096 extents (182 KiB) and an extended attribute (64 KiB).
 pub const REQUEST_BYTES_MAX: usize = 256 << 10;
 
@@ -148,7 +148,7 @@ calls! {
     39 Touch UpdateAtime -> (),
     40 Change Setxattr<'a> -> (),
     41 Change Removexattr<'a> -> (),
-    42 Change Publish<'a> -> crate::Attr,
+    42 Change Publish<'a> -> Published,
     43 Touch ObjectStored -> (),
     44 Touch ForgetObject -> bool,
     64 Session Begin<'a> -> Begun,

@@ -33,13 +33,79 @@ pub struct Known {
     pub body: Option<Option<Value>>,
     /// Extent records of span 0.
     pub first_span: Option<SpanRecords>,
-    /// Names in it, and names that are not.
-    pub names: HashMap<Box<[u8]>, Option<Ino>>,
+    /// Nobody else changed its bytes since it was opened here: pages of them that the kernel kept are right.
+    unchanged: bool,
+    names: HashMap<Box<[u8]>, Name>,
+    /// A name that is not among `names` is not in the directory.
+    complete: bool,
 }
+
+/// What is known of a name in a directory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Name {
+    /// It stands for this.
+    Of(Ino),
+    /// There is none.
+    Absent,
+    /// Nothing, though the directory's names are known.
+    Unknown,
+}
+
+/// Names kept of one directory.
+const NAMES_MAX: usize = KEPT_MAX / SHARDS;
 
 impl Known {
     fn is_empty(&self) -> bool {
-        self.attr.is_none() && self.inode.is_none() && self.body.is_none() && self.names.is_empty()
+        let holds_data = self.inode.is_some() || self.body.is_some() || self.unchanged;
+        !holds_data && self.attr.is_none() && self.names.is_empty() && !self.complete
+    }
+
+    /// What `name` stands for: nothing, if that is known.
+    pub fn set_name(&mut self, name: &[u8], ino: Option<Ino>) {
+        self.put_name(name, ino.map_or(Name::Absent, Name::Of));
+    }
+
+    fn put_name(&mut self, text: &[u8], name: Name) {
+        if self.names.len() >= NAMES_MAX && !self.names.contains_key(text) {
+            self.names.clear();
+            self.complete = false;
+        }
+        self.names.insert(text.into(), name);
+    }
+
+    fn forget_name(&mut self, name: &[u8]) {
+        if self.complete {
+            self.put_name(name, Name::Unknown);
+        } else {
+            self.names.remove(name);
+        }
+    }
+
+    /// It is a directory that was just made: nothing is in it.
+    pub fn is_new_directory(&mut self) {
+        self.complete = true;
+    }
+
+    /// It is open here from now on, and the kernel has dropped what it kept of it before.
+    pub fn is_opened(&mut self) {
+        self.unchanged = true;
+    }
+
+    fn forget(&mut self, ino: Ino, what: &Invalidation, told: &mut Vec<Invalidation>) {
+        match what {
+            Invalidation::Attr(_) => (self.attr, self.inode) = (None, None),
+            Invalidation::Data(_) => {
+                self.attr = None;
+                self.forget_data();
+            }
+            Invalidation::Unlinked(_) => {
+                self.attr = None;
+                (self.unchanged, self.complete) = (false, false);
+                self.forget_data();
+            }
+            Invalidation::Entry(_, name) => self.forget_name(name),
+            Invalidation::Inode(_) | Invalidation::Everything => tell_all(ino, std::mem::take(self), told),
+        }
     }
 
     fn forget_data(&mut self) {
@@ -55,6 +121,8 @@ pub struct Heard {
     since: u64,
     /// The change that it answers.
     own: Option<u64>,
+    /// Entries that it names may be kept, as far as a change of them came with its directories.
+    pub entries: bool,
 }
 
 /// Changes of this session: those under way, and the last ones that were.
@@ -124,7 +192,7 @@ impl Cache {
             changes.under_way.push(Ended { change, at: 0, inos: inos.to_vec() });
             change
         });
-        Heard { head: ReplyHead::default(), since, own }
+        Heard { head: ReplyHead::default(), since, own, entries: own.is_none() }
     }
 
     /// A change has its answer, and was about `touched` too; or it will never have one.
@@ -154,11 +222,33 @@ impl Cache {
         if shard.len() >= KEPT_MAX / SHARDS {
             shard.clear();
         }
-        let known = shard.entry(ino).or_default();
-        if known.names.len() >= KEPT_MAX / SHARDS {
-            known.names.clear();
+        fill(shard.entry(ino).or_default());
+    }
+
+    /// What a name stands for: nothing, if that is known; `None` when it is not.
+    pub fn name(&self, dir: Ino, text: &[u8]) -> Option<Option<Ino>> {
+        let mut shard = self.shard(dir).lock();
+        let known = shard.get_mut(&dir)?;
+        match known.names.get(text) {
+            Some(Name::Of(ino)) => Some(Some(*ino)),
+            Some(Name::Absent) => Some(None),
+            None if known.complete => {
+                // The kernel is told, and so must be told when that is no longer so.
+                known.put_name(text, Name::Absent);
+                Some(None)
+            }
+            Some(Name::Unknown) | None => None,
         }
-        fill(known);
+    }
+
+    /// The attributes of a file of which all is known that an open asks for, and whether nobody else has changed it since it was
+    /// opened here before. It is opened now.
+    pub fn open(&self, ino: Ino) -> Option<(Attr, bool)> {
+        let mut shard = self.shard(ino).lock();
+        let known = shard.get_mut(&ino)?;
+        let whole = known.inode.is_some() && known.body.is_some() && known.first_span.is_some();
+        let attr = known.attr.clone().filter(|_| whole)?;
+        Some((attr, std::mem::replace(&mut known.unchanged, true)))
     }
 
     /// Pushes up to `number` are taken from here on.
@@ -182,17 +272,23 @@ impl Cache {
             return told.push(Invalidation::Everything);
         };
         told.push(what.clone());
+        self.drop_of(ino, |known| {
+            known.unchanged = false;
+            known.forget(ino, what, told);
+        });
+    }
+
+    /// Drops what a change of this session's own touched, which the kernel knows of.
+    pub fn drop_own(&self, what: &Invalidation) {
+        if let Some(ino) = what.ino() {
+            self.drop_of(ino, |known| known.forget(ino, what, &mut Vec::new()));
+        }
+    }
+
+    fn drop_of(&self, ino: Ino, forget: impl FnOnce(&mut Known)) {
         let mut shard = self.shard(ino).lock();
         let Some(known) = shard.get_mut(&ino) else { return };
-        match what {
-            Invalidation::Attr(_) => (known.attr, known.inode) = (None, None),
-            Invalidation::Data(_) | Invalidation::Unlinked(_) => {
-                known.attr = None;
-                known.forget_data();
-            }
-            Invalidation::Entry(_, name) => drop(known.names.remove(&name[..])),
-            Invalidation::Inode(_) | Invalidation::Everything => tell_all(ino, std::mem::take(known), told),
-        }
+        forget(known);
         if known.is_empty() {
             shard.remove(&ino);
         }
@@ -203,3 +299,6 @@ fn tell_all(ino: Ino, known: Known, told: &mut Vec<Invalidation>) {
     told.push(Invalidation::Data(ino));
     told.extend(known.names.into_keys().map(|name| Invalidation::Entry(ino, name.into())));
 }
+
+#[cfg(test)]
+mod tests;

@@ -245,9 +245,13 @@ impl Remote {
             }
             match answer.answer {
                 Ok(changed) => {
-                    changed.touched.iter().for_each(|what| self.cache.drop_what(what, &mut Vec::new()));
+                    changed.touched.iter().for_each(|what| self.cache.drop_own(what));
                     self.cache.end(heard, changed.touched.iter().filter_map(Invalidation::ino));
                     heard.head = answer.head;
+                    heard.entries |= !changed.dirs.is_empty();
+                    for attr in changed.dirs {
+                        self.cache.enter(heard, attr.ino, |known| known.attr = Some(attr.clone()));
+                    }
                     return Ok((heard, changed.value));
                 }
                 Err(fault) if fault.is_of_session() => {

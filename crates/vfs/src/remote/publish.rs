@@ -1,8 +1,13 @@
 //! From this mount's own log to the server.
 
-use super::{Change, Remote};
+use super::{Change, Remote, cache::Heard};
 use sluice_base::{Ino, ObjectId, Seq};
-use sluice_meta::{DataChange, Error, Result, rpc::message::Publish, store::Txn};
+use sluice_meta::{
+    DataChange, Error, Result,
+    records::flags,
+    rpc::message::{Publish, Published},
+    store::Txn,
+};
 use std::{collections::HashSet, ops::ControlFlow, sync::atomic::Ordering::SeqCst};
 
 /// Keys of the mount's own store: a table byte, then big-endian numbers.
@@ -110,7 +115,7 @@ impl Remote {
         let call: Publish<'_> = change.publish(ino).ok_or(Error::Invalid("a change of too many pieces"))?;
         let answer = self.change_as(&call, &[ino], Some(number));
         match answer {
-            Ok((head, attr)) => self.keep_attr(head, &attr),
+            Ok((head, published)) => self.keep_published(head, change, published),
             Err(Error::Stale | Error::NotFound) => {}
             // It may have been done: it stays noted, and goes again under its number.
             Err(error @ (Error::Fenced | Error::Away)) => return Err(error),
@@ -125,6 +130,16 @@ impl Remote {
         }
         self.session.answered(number);
         self.done(ino, number, change.n)
+    }
+
+    /// What was published is known, with the body that went: the next open need not ask.
+    fn keep_published(&self, head: Heard, change: &Change, published: Published) {
+        let Published { attr, inode, first_span } = published;
+        let body = if inode.has(flags::INLINE) { change.body.clone() } else { Some(None) };
+        self.cache.enter(head, attr.ino, |known| {
+            known.body = body.or_else(|| known.body.take());
+            (known.attr, known.inode, known.first_span) = (Some(attr), Some(inode), first_span);
+        });
     }
 
     fn done(&self, ino: Ino, number: u64, last: u64) -> Result<()> {

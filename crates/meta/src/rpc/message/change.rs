@@ -1,9 +1,10 @@
 //! What changes the volume.
 
-use super::{Invalidation, read::messages};
+use super::{Invalidation, SpanRecords, read::messages};
 use crate::{
-    Caller, RenameMode, SetAttributes, SizeChange, XattrMode,
-    rpc::codec::{Reader, Wire},
+    Attr, Caller, RenameMode, SetAttributes, SizeChange, XattrMode,
+    records::Inode,
+    rpc::codec::{Item, Reader, Wire},
     rpc::values::{Body, Extents, Name},
 };
 use sluice_base::{Ino, ObjectId, Timestamp};
@@ -116,6 +117,15 @@ messages! {
         /// Objects that begin with this change, as the session's.
         new_objects: Vec<ObjectId>,
     }
+    /// Answers [`Publish`]: what [`super::Open`] would, but for the body, which the publish may have.
+    Published {
+        /// The attributes.
+        attr: Attr,
+        /// The stored record.
+        inode: Inode,
+        /// The records of span 0, unless they are large ([`Published::SPAN_BYTES_MAX`]): then they are asked for apart.
+        first_span: Option<SpanRecords>,
+    }
     /// The store acknowledged an object.
     ObjectStored {
         /// The object.
@@ -139,15 +149,26 @@ pub struct Changed<T> {
     pub value: T,
     /// What the session itself must drop from its caches, before it caches the value.
     pub touched: Vec<Invalidation>,
+    /// The directories whose entries changed, as they are now. Empty when another change of one of them came between: then
+    /// neither they nor the entries may be cached.
+    pub dirs: Vec<Attr>,
+}
+
+impl Item for Attr {}
+
+impl Published {
+    /// Most bytes of extent records that come with a publish: they are stored with its result.
+    pub const SPAN_BYTES_MAX: usize = 1 << 10;
 }
 
 impl<'a, T: Wire<'a>> Wire<'a> for Changed<T> {
     fn put(&self, out: &mut Vec<u8>) {
         self.touched.put(out);
         self.value.put(out);
+        self.dirs.put(out);
     }
     fn take(from: &mut Reader<'a>) -> Option<Self> {
         let touched = Wire::take(from)?;
-        Some(Self { touched, value: Wire::take(from)? })
+        Some(Self { touched, value: Wire::take(from)?, dirs: Wire::take(from)? })
     }
 }

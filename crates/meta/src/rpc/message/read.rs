@@ -195,8 +195,11 @@ impl SpanRecords {
         (self.span, self.records.into_iter().map(|record| (record.sequence, record.bytes)).collect())
     }
 
+    /// Bytes of a record beside its own: sequence and length.
+    pub(crate) const RECORD_BYTES: usize = 12;
+
     /// Bytes of the records.
     pub fn bytes(&self) -> usize {
-        self.records.iter().map(|record| record.bytes.len() + 12).sum()
+        self.records.iter().map(|record| record.bytes.len() + Self::RECORD_BYTES).sum()
     }
 }

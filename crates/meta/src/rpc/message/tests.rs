@@ -196,11 +196,15 @@ where
     let touched = if is_change { stuff.invalidations() } else { Vec::new() };
     let mut bytes = if is_change { encode(&touched) } else { Vec::new() };
     value.put(&mut bytes);
+    let dirs = if is_change { vec![stuff.attr(); usize::from(stuff.choice)] } else { Vec::new() };
+    if is_change {
+        dirs.put(&mut bytes);
+    }
     let body = head.encode(Ok(&bytes));
     assert!(is_reply(C::METHOD, &body));
     let found = client::reply::<C>(&body).expect("a reply");
     assert_eq!(found.head, head);
-    assert_eq!(found.answer.expect("no fault"), Changed { value, touched });
+    assert_eq!(found.answer.expect("no fault"), Changed { value, touched, dirs });
 }
 
 fn replies(stuff: &Stuff) {
@@ -223,12 +227,14 @@ fn replies(stuff: &Stuff) {
     returns::<Parent>(stuff, Ino(stuff.a));
     returns::<Readlink>(stuff, stuff.blob.clone());
     returns::<NextSpan>(stuff, stuff.yes.then_some(stuff.a));
-    returns::<GetExtents>(stuff, ExtentPage { spans: vec![span], next: stuff.yes.then_some(stuff.b) });
+    returns::<GetExtents>(stuff, ExtentPage { spans: vec![span.clone()], next: stuff.yes.then_some(stuff.b) });
     returns::<GetBody>(stuff, body.clone());
     returns::<Open>(stuff, Opened { attr: stuff.attr(), inode: stuff.inode(), body, first_span });
     returns::<GetObject>(stuff, Some(ObjectRecord::open(SessionId(stuff.b))));
     returns::<GetUsage>(stuff, Usage { bytes: stuff.a as i64, inodes: stuff.b as i64 });
     returns::<Create<'_>>(stuff, stuff.attr());
+    let (attr, inode, first_span) = (stuff.attr(), stuff.inode(), stuff.yes.then(|| span.clone()));
+    returns::<Publish<'_>>(stuff, Published { attr, inode, first_span });
     returns::<Unlink<'_>>(stuff, unlinked.clone());
     returns::<Rename<'_>>(stuff, stuff.yes.then_some(unlinked));
     returns::<Setxattr<'_>>(stuff, ());

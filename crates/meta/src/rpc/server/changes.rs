@@ -2,17 +2,19 @@
 
 use super::{Outcome, Reply, Server, numbers::Admitted, ready, state::*};
 use crate::{
-    Attr, DataChange, Error, NewNode,
+    Attr, DataChange, Error, Namespace, NewNode,
     extent::FileExtents,
     namespace::{Effects, InSession, Once},
-    records::mode,
+    records::{Inode, mode},
     rpc::{
+        codec::Wire,
         fault::Fault,
-        interest::{ATTR, ENTRIES, Grant, Noted},
+        interest::{ATTR, DATA, ENTRIES, Grant, Noted},
         message::*,
         sessions::Peer,
         values::encode,
     },
+    store::Txn,
 };
 use parking_lot::Mutex;
 use sluice_base::{Ino, Seq};
@@ -65,11 +67,12 @@ impl Server {
         let doomed = Doomed::default();
         let result = self.apply(&view, peer, &parsed.request, &doomed);
         let effects = view.effects();
+        let dirs = if result.is_ok() && !effects.replayed { self.dirs(&parsed.request) } else { Vec::new() };
         let running = Running { now, peer, renewed, number, token, since, request: &parsed.request };
         let mut state = self.state.lock();
         self.spare(&mut state, &doomed.0.into_inner().into_iter().collect::<Vec<_>>());
         Ok(match result {
-            Ok(attr) if !effects.fenced => state.done(&running, effects, attr),
+            Ok(attr) if !effects.fenced => state.done(&running, effects, attr, dirs),
             Ok(_) => state.failed(&running, &Fault::Fenced),
             Err(_) if effects.fenced => state.failed(&running, &Fault::Fenced),
             Err(fault) => state.failed(&running, &fault),
@@ -134,7 +137,7 @@ impl Server {
                 names.setxattr(*ino, name, value, *how).map(|_| None)?
             }
             Request::Removexattr(Removexattr { ino, name }) => names.removexattr(*ino, name).map(|_| None)?,
-            Request::Publish(publish) => Some(self.publish(names, peer, publish)?),
+            Request::Publish(publish) => Some(self.publish(names, peer, publish)?.attr),
             Request::ObjectStored(ObjectStored { id, segments, bytes }) => {
                 names.object_stored(*id, *segments, *bytes).map(|_| None)?
             }
@@ -144,7 +147,7 @@ impl Server {
         })
     }
 
-    fn publish(&self, names: &InSession, peer: Peer, publish: &Publish<'_>) -> Result<Attr, Fault> {
+    fn publish(&self, names: &InSession, peer: Peer, publish: &Publish<'_>) -> Result<Published, Fault> {
         // Extents are planned outside the transaction, against what is loaded: one publish of a file at a time.
         let _one = self.stripe(publish.ino).lock();
         let mut extents = FileExtents::default();
@@ -160,7 +163,23 @@ impl Server {
             touch: publish.mtime.is_some(),
             ..DataChange::default()
         };
-        Ok(names.change_data_at(publish.ino, &mut extents, &change, publish.mtime)?.value)
+        let tell = |txn: &mut Txn<'_>, inode: &Inode| Namespace::published(txn, publish.ino, inode);
+        Ok(names.change_data_at(publish.ino, &mut extents, &change, publish.mtime, tell)?.value)
+    }
+
+    /// The directories whose entries a request changed, as they are now.
+    fn dirs(&self, request: &Request<'_>) -> Vec<Attr> {
+        let dirs = match request {
+            Request::Create(Create { dir, .. })
+            | Request::Link(Link { dir, .. })
+            | Request::Unlink(Unlink { dir, .. })
+            | Request::Rmdir(Rmdir { dir, .. }) => vec![*dir],
+            Request::Rename(Rename { from_dir, to_dir, .. }) if from_dir == to_dir => vec![*from_dir],
+            Request::Rename(Rename { from_dir, to_dir, .. }) => vec![*from_dir, *to_dir],
+            _ => Vec::new(),
+        };
+        let found: Result<Vec<Attr>, Error> = dirs.into_iter().map(|dir| self.names.getattr(dir)).collect();
+        found.unwrap_or_default()
     }
 }
 
@@ -177,15 +196,29 @@ impl State {
     }
 
     /// The change is committed: tells whom it concerns, and answers now or when they have taken it.
-    fn done(&mut self, running: &Running<'_>, effects: Effects, attr: Option<Attr>) -> Outcome {
+    fn done(
+        &mut self,
+        running: &Running<'_>,
+        mut effects: Effects,
+        attr: Option<Attr>,
+        mut dirs: Vec<Attr>,
+    ) -> Outcome {
         let (peer, now) = (running.peer, running.now);
         let mut grants = grants(running.request, attr.as_ref());
         // Another change of the same inode since this one began: which came first is not known here.
         let stale = effects.replayed || self.interest.is_stale(&grants, running.since);
+        let of_dirs: Vec<Grant> =
+            dirs.iter().map(|dir| Grant { ino: dir.ino, cached: ATTR | ENTRIES, used: false }).collect();
+        if stale || self.interest.is_stale(&of_dirs, running.since) {
+            dirs.clear();
+        }
         let waits = self.invalidate(peer.session, &effects.touched, now);
         // The session drops what it touched, as it is told with the answer, and then caches the answer.
         if stale {
             grants.iter_mut().for_each(|grant| grant.cached = 0);
+        }
+        if !dirs.is_empty() {
+            grants.extend(of_dirs);
         }
         let mut noted = false;
         if self.sessions.check(peer).is_ok()
@@ -198,6 +231,7 @@ impl State {
         }
         self.reclaim_unheld(effects.touched.iter().filter_map(Invalidation::ino).collect());
         let cacheable = noted && !stale && !grants.is_empty();
+        dirs.put(&mut effects.answer);
         let body = self.head(peer.session, cacheable, running.renewed).encode(Ok(&effects.answer));
         let reply = Reply { body, durable: effects.seq, bind: None };
         if !waits.is_empty() {
@@ -211,20 +245,17 @@ impl State {
     }
 }
 
-/// What the session caches with the answer to its own change.
+/// What the session caches with the answer to its own change, but for the directories.
 fn grants(request: &Request<'_>, attr: Option<&Attr>) -> Vec<Grant> {
-    let mut grants: Vec<Grant> =
-        attr.map(|attr| Grant { ino: attr.ino, cached: ATTR, used: false }).into_iter().collect();
-    match request {
-        Request::Create(Create { dir, .. }) | Request::Link(Link { dir, .. }) => {
-            grants.push(Grant { ino: *dir, cached: ENTRIES, used: false });
-        }
-        _ => {}
-    }
-    // A new file is open, as far as is known here.
+    let Some(attr) = attr else { return Vec::new() };
+    // Of what is new everything is known: that it is empty.
     let is_new = matches!(request, Request::Create(_) | Request::CreateUnnamed(_));
-    if let (true, Some(first)) = (is_new && attr.is_some_and(Attr::is_file), grants.first_mut()) {
-        first.used = true;
-    }
-    grants
+    let cached = match request {
+        Request::Publish(_) => ATTR | DATA,
+        _ if is_new && attr.is_file() => ATTR | DATA,
+        _ if is_new && attr.is_dir() => ATTR | ENTRIES,
+        _ => ATTR,
+    };
+    // A new file is open, as far as is known here.
+    vec![Grant { ino: attr.ino, cached, used: is_new && attr.is_file() }]
 }

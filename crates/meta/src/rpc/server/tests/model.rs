@@ -62,7 +62,7 @@ enum Asked {
     Lookup(String),
     Getattr,
     Create(String),
-    Unlink,
+    Unlink(String),
     Rename,
     Setattr,
 }
@@ -118,15 +118,23 @@ impl Client {
                 }
             }
             Asked::Create(name) => {
-                if let Some((attr, true)) = self.take_change::<Create<'_>>(&body, own) {
-                    self.names.insert(name, Some(attr.ino));
-                    self.attrs.insert(attr.ino, attr);
+                if let Some((attr, cached)) = self.take_change::<Create<'_>>(&body, own) {
+                    if cached.entries {
+                        self.names.insert(name, Some(attr.ino));
+                    }
+                    if cached.value {
+                        self.attrs.insert(attr.ino, attr);
+                    }
                 }
             }
-            Asked::Unlink => drop(self.take_change::<Unlink<'_>>(&body, own)),
+            Asked::Unlink(name) => {
+                if let Some((_, Cached { entries: true, .. })) = self.take_change::<Unlink<'_>>(&body, own) {
+                    self.names.insert(name, None);
+                }
+            }
             Asked::Rename => drop(self.take_change::<Rename<'_>>(&body, own)),
             Asked::Setattr => {
-                if let Some((attr, true)) = self.take_change::<Setattr>(&body, own) {
+                if let Some((attr, Cached { value: true, .. })) = self.take_change::<Setattr>(&body, own) {
                     self.attrs.insert(attr.ino, attr);
                 }
             }
@@ -154,14 +162,25 @@ impl Client {
         head.cacheable && self.taken <= head.stamp && own == Some(self.own_asked) && own == Some(self.own_answered)
     }
 
-    /// A change drops what it touched, and then is cached like a read.
-    fn take_change<'a, C: Call<'a>>(&mut self, body: &[u8], own: Option<u64>) -> Option<(C::Reply, bool)> {
+    /// A change drops what it touched, and then is cached like a read, its directories too.
+    fn take_change<'a, C: Call<'a>>(&mut self, body: &[u8], own: Option<u64>) -> Option<(C::Reply, Cached)> {
         self.own_answered += 1;
         let Answer { head, answer } = client::reply::<C>(body).expect("parses");
         let changed = answer.ok()?;
         changed.touched.iter().for_each(|item| self.drop_item(item));
-        Some((changed.value, self.may_cache(head, own)))
+        let value = self.may_cache(head, own);
+        let entries = value && !changed.dirs.is_empty();
+        if value {
+            self.attrs.extend(changed.dirs.into_iter().map(|dir| (dir.ino, dir)));
+        }
+        Some((changed.value, Cached { value, entries }))
     }
+}
+
+/// What of the answer to a change may be cached.
+struct Cached {
+    value: bool,
+    entries: bool,
 }
 
 struct World {
@@ -235,7 +254,7 @@ impl World {
                 self.inos.extend(self.rig.server.namespace().find(Ino::ROOT, NAMES[what].as_bytes()).expect("read"));
             }
             Step::Unlink(who, what) => {
-                self.ask(who, &Unlink { dir: Ino::ROOT, name: name(NAMES[what]) }, Asked::Unlink);
+                self.ask(who, &Unlink { dir: Ino::ROOT, name: name(NAMES[what]) }, Asked::Unlink(NAMES[what].into()));
             }
             Step::Rename(who, from, to) => {
                 let (from, to, how) = (name(NAMES[from]), name(NAMES[to]), RenameMode::Replace);
