@@ -17,7 +17,8 @@ use sluice_meta::{
     fsck::{self, Checked, Problem, RepairOptions, Report, StoredCopy},
     records::ObjectState,
 };
-use std::{collections::HashMap, ffi::OsString, path::Path, process::ExitCode, time::Duration};
+use sluice_run::collections::HashMap;
+use std::{ffi::OsString, path::Path, process::ExitCode, time::Duration};
 use stored::Listing;
 
 /// Check a volume, and mend it
@@ -97,7 +98,7 @@ fn check(
     };
     let copies = match &listing {
         Some(listing) => runtime.block_on(stored::copies(&volume, listing, &wanted_copies(&report, &volume, listing)?)),
-        None => HashMap::new(),
+        None => HashMap::default(),
     };
     if args.repair {
         repair(&volume, &copies, &report, outcome, &spinner)?;

@@ -19,6 +19,7 @@ use sluice_base::{Clock, OsEntropy, SystemClock, crc::crc32c};
 use sluice_fuse::ServeOptions;
 use sluice_join::{Callbacks, NetLink, Peers, Replayed, keep, methods};
 use sluice_net::{Client, ClientOptions};
+use sluice_run::task;
 use sluice_vfs::{
     Parts, Settings,
     remote::{self, Remote},
@@ -162,7 +163,7 @@ fn mount(args: &MountArgs, place: &Place, mountpoint: &Path, runtime: &Runtime) 
         metadata_only: false,
     };
     let replayed = volume::replay(dir, config.id()?, &options, clock.clone(), |own| Ok(remote::unstored(own)?))?;
-    let link = Arc::new(NetLink::new(client.clone(), runtime.handle().clone()));
+    let link = Arc::new(NetLink::new(client.clone(), task::handle(runtime.handle())));
     let name = format!("{}:{}", hostname(), mountpoint.display());
     let session = remote::take_up(&*link, &replayed.store, name.as_bytes())?;
     let id = session.id;
@@ -170,7 +171,8 @@ fn mount(args: &MountArgs, place: &Place, mountpoint: &Path, runtime: &Runtime) 
     let name = printable(&format!("{}:{}", hostname(), std::process::id()));
     let hello =
         Hello { peer: PeerKind::Mount, lane: LaneClass::Small, volume: Some(config.id()?), session: None, name };
-    let group = sluice_join::group::follow(&client, hello, &clock, Arc::new(OsEntropy), runtime.handle());
+    let group =
+        sluice_join::group::follow(&client, hello, &clock, Arc::new(OsEntropy), &task::handle(runtime.handle()));
     let parts = Parts {
         namespace: metadata.clone(),
         journal: replayed.journal.clone(),
@@ -182,7 +184,7 @@ fn mount(args: &MountArgs, place: &Place, mountpoint: &Path, runtime: &Runtime) 
         session: id,
         others: Some(Arc::new(Peers(client.clone()))),
         group: Some(group),
-        runtime: runtime.handle().clone(),
+        runtime: task::handle(runtime.handle()),
     };
     let settings = Settings { upload_delay: args.upload_delay, ..Settings::default() };
     let Replayed { store: own, cache_sync, recovered, .. } = replayed;
@@ -212,7 +214,7 @@ fn serve(
     let source = format!("{}#{}", args.meta, dir.display());
     let result = running.mount(source, options, mountpoint, runtime).and_then(|(mount, has_ended)| {
         let kernel = Arc::new(MountKernel(mount.notifier()));
-        callbacks.start(metadata, &running.vfs, kernel, runtime.handle().clone());
+        callbacks.start(metadata, &running.vfs, kernel, task::handle(runtime.handle()));
         let keeping = runtime.spawn(keep(metadata.clone()));
         let server = Server {
             vfs: running.vfs.clone(),

@@ -40,7 +40,7 @@ impl Running {
             volume;
         let session = namespace.begin_session()?;
         let tables = namespace.store().clone();
-        let runtime = runtime.clone();
+        let runtime = sluice_run::task::handle(runtime);
         let (others, group) = (None, None);
         let parts =
             Parts { namespace, journal, committer, cache, store, clock, entropy, session, others, group, runtime };

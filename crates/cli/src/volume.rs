@@ -15,10 +15,10 @@ use sluice_meta::{
     store::{LsmOptions, LsmTables, MetaStore},
 };
 use sluice_object::{AwsSettings, Store, StoreError, StoreOptions, VOLUME_MARKER};
+use sluice_run::collections::HashSet;
 use sluice_store::{Cache, CacheOptions};
 use sluice_vfs::{CacheSync, Recovered, unstored};
 use std::{
-    collections::HashSet,
     fs,
     path::{Path, PathBuf},
     sync::Arc,

@@ -5,10 +5,10 @@ use sluice_base::{Clock, Entropy};
 use sluice_net::Client;
 use sluice_node::{GroupOptions, message::Segment};
 use sluice_object::StoredObject;
+use sluice_run::task::Handle;
 use sluice_vfs::{Group, Piece};
 use sluice_wire::Hello;
 use std::{ops::Range, sync::Arc};
-use tokio::runtime::Handle;
 
 struct Nodes(Arc<sluice_node::Group>);
 

@@ -2,10 +2,11 @@
 
 use crate::methods::{self, Unstored, decode_pieces, encode_pieces};
 use futures::future::{BoxFuture, FutureExt};
-use parking_lot::Mutex;
 use sluice_base::{Errno, ObjectId, SessionId};
 use sluice_meta::rpc::{LEASE, client, message::Invalidation};
 use sluice_net::{CallError, Client, Failure, LaneState};
+use sluice_run::lock::Mutex;
+use sluice_run::task::Handle;
 use sluice_vfs::{
     Others, Piece, Vfs,
     remote::{Link, LinkError, Remote},
@@ -16,7 +17,6 @@ use std::{
     sync::{Arc, Weak},
     time::Duration,
 };
-use tokio::runtime::Handle;
 
 /// One try of a call; then it is asked again.
 const CALL_TIME: Duration = LEASE;
@@ -57,7 +57,7 @@ impl Link for NetLink {
                 Err(CallError::Closed) => return Err(LinkError::Closed),
                 Err(error) => error.to_string(),
             };
-            tokio::time::sleep(PAUSE).await;
+            sluice_run::time::sleep(PAUSE).await;
             Err(LinkError::Lost(lost))
         })
     }
@@ -66,9 +66,9 @@ impl Link for NetLink {
 /// Renews the lease and does what nobody waits for.
 pub async fn keep(metadata: Arc<Remote>) {
     loop {
-        tokio::time::sleep(KEEP_INTERVAL).await;
+        sluice_run::time::sleep(KEEP_INTERVAL).await;
         let work = metadata.clone();
-        let kept = tokio::task::spawn_blocking(move || sluice_vfs::waiting(|| work.keep())).await;
+        let kept = sluice_run::task::spawn_blocking(move || sluice_vfs::waiting(|| work.keep())).await;
         if let Ok(Err(error)) = kept {
             tracing::warn!(%error, "the server was not told what others need not wait for");
         }
@@ -123,7 +123,7 @@ impl sluice_net::Callbacks for Callbacks {
         let body = request.body.checked().map_err(|error| other(error.to_string()))?;
         let ask = Unstored::decode(&body).ok_or_else(|| other("the request does not parse".into()))?;
         let vfs = self.parts().and_then(|parts| parts.vfs.upgrade()).ok_or_else(|| other("starting".into()))?;
-        let read = tokio::task::spawn_blocking(move || vfs.unstored_segments(ask.object, ask.range)).await;
+        let read = sluice_run::task::spawn_blocking(move || vfs.unstored_segments(ask.object, ask.range)).await;
         match read.unwrap_or(Err(Errno::EIO)) {
             Ok(pieces) => Ok(encode_pieces(&pieces).into()),
             Err(Errno::ENOENT) => Err(Failure::new(methods::FAILED_GONE, "stored, or given up")),

@@ -4,9 +4,10 @@ use anyhow::bail;
 use sluice_base::{Disk, ObjectId, Seq};
 use sluice_journal::{Committer, Journal, JournalError, JournalOptions, Syncable};
 use sluice_meta::store::{MemoryLog, MetaStore, Options, Record, Tables, replay};
+use sluice_run::collections::HashSet;
 use sluice_store::Cache;
 use sluice_vfs::{CacheSync, JournalLog, Recovered, Replay};
-use std::{collections::HashSet, path::Path, sync::Arc, time::Duration};
+use std::{path::Path, sync::Arc, time::Duration};
 
 /// What is replayed.
 pub struct Kept {

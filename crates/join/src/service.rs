@@ -1,20 +1,16 @@
 //! A volume's metadata over sockets: requests to the sessions' server, its answers and pushes to their peers.
 
 use crate::methods::{self, Unstored, encode_pieces};
-use parking_lot::Mutex;
 use sluice_base::{Clock, Errno, Seq, SessionId, VolumeId};
 use sluice_journal::Committer;
 use sluice_meta::rpc::{self, Event, Outcome, Token, message};
 use sluice_net::{CallError, Failure, Peer, Refusal, Service};
 use sluice_node::{Registry, message as group};
+use sluice_run::collections::HashMap;
+use sluice_run::lock::Mutex;
 use sluice_vfs::Vfs;
 use sluice_wire::{ConnectionError, Hello, Payload, Request, Welcome};
-use std::{
-    collections::{HashMap, VecDeque},
-    net::SocketAddr,
-    sync::Arc,
-    time::Duration,
-};
+use std::{collections::VecDeque, net::SocketAddr, sync::Arc, time::Duration};
 use tokio::sync::{Notify, oneshot};
 
 /// Held answers whose asker is gone, at most; a retry is answered without them.
@@ -87,10 +83,10 @@ impl MetaService {
         loop {
             let now = self.clock.monotonic();
             let service = self.clone();
-            let events = tokio::task::spawn_blocking(move || service.server.poll(now)).await.unwrap_or_default();
+            let events = sluice_run::task::spawn_blocking(move || service.server.poll(now)).await.unwrap_or_default();
             events.into_iter().for_each(|event| self.event(event));
             let until = self.server.poll_at().map_or(LOOK_INTERVAL, |at| at.saturating_sub(self.clock.monotonic()));
-            let _ = tokio::time::timeout(until.min(LOOK_INTERVAL), self.due.notified()).await;
+            let _ = sluice_run::time::timeout(until.min(LOOK_INTERVAL), self.due.notified()).await;
         }
     }
 
@@ -123,7 +119,7 @@ impl MetaService {
         let connection = self.sessions.lock().get(&peer.session).cloned();
         let (Some(connection), Ok(push)) = (connection, message::Push::decode(&body)) else { return };
         let service = self.clone();
-        tokio::spawn(async move {
+        sluice_run::task::spawn(async move {
             // Without an ack the lease ends, and the push goes again when the session is back.
             if connection.push(body, rpc::LEASE).await.is_ok() {
                 service.server.acked(service.clock.monotonic(), peer, push.number);
@@ -166,7 +162,7 @@ impl MetaService {
             if found.is_some() || self.clock.monotonic() >= until {
                 return found;
             }
-            tokio::time::sleep(WRITER_LOOK).await;
+            sluice_run::time::sleep(WRITER_LOOK).await;
         }
     }
 
@@ -201,7 +197,7 @@ impl MetaService {
         let ask = Unstored::decode(&body).ok_or_else(|| other("the request does not parse".into()))?;
         let vfs = self.vfs.clone();
         let (object, range) = (ask.object, ask.range.clone());
-        let ours = tokio::task::spawn_blocking(move || vfs.unstored_segments(object, range)).await;
+        let ours = sluice_run::task::spawn_blocking(move || vfs.unstored_segments(object, range)).await;
         match ours.unwrap_or(Err(Errno::EIO)) {
             Ok(pieces) => return Ok(encode_pieces(&pieces).into()),
             Err(Errno::ENOENT) => {}

@@ -7,8 +7,9 @@
 
 use crate::Journal;
 use companions::Companions;
-use parking_lot::{Condvar, Mutex};
 use sluice_base::Seq;
+use sluice_run::lock::{Condvar, Mutex};
+use sluice_run::thread::{self, JoinHandle};
 use std::{
     collections::BTreeMap,
     future::Future,
@@ -19,7 +20,6 @@ use std::{
         atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll, Waker},
-    thread::{self, JoinHandle},
     time::Duration,
 };
 

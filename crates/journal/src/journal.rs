@@ -11,8 +11,8 @@ use crate::{
     recovery,
     segments::{Directory, SPARES_MAX, Segment, sync_failed},
 };
-use parking_lot::Mutex;
 use sluice_base::{Disk, Seq};
+use sluice_run::lock::Mutex;
 use std::{
     collections::VecDeque,
     path::PathBuf,

@@ -28,8 +28,8 @@ use crate::{
     rpc::codec::Wire,
     store::{Committed, MetaStore, Snapshot, Txn},
 };
-use parking_lot::Mutex;
 use sluice_base::{Clock, Ino, Timestamp, limits::NAME_BYTES_MAX};
+use sluice_run::lock::Mutex;
 use std::{ops::Range, sync::Arc};
 
 /// Who asks.

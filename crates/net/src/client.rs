@@ -1,8 +1,9 @@
 //! The side that connects, and connects again.
 
 use crate::{CallError, Failure, Reply, lane::Lane};
-use parking_lot::Mutex;
 use sluice_base::{Clock, Entropy};
+use sluice_run::lock::Mutex;
+use sluice_run::{net::TcpStream, task::JoinSet, time::timeout};
 use sluice_wire::{Hello, LaneClass, Options, Payload, Push, RefusalCode, Refused, Request, Session, Welcome};
 use std::{
     io,
@@ -13,7 +14,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::{net::TcpStream, sync::watch, task::JoinSet, time::timeout};
+use tokio::sync::watch;
 
 mod outbound;
 

@@ -9,14 +9,14 @@ use futures::{
     future::{AbortHandle, Abortable, Aborted, BoxFuture},
     stream::FuturesUnordered,
 };
-use rustix::net::{Shutdown, shutdown};
-use sluice_wire::{ConnectionError, Event, Hello, Payload, Push, PushNumber, RefusalCode, Request, RequestId, Welcome};
-use std::{collections::HashMap, io::ErrorKind, panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
-use tokio::{
-    io::Interest,
-    sync::watch,
-    time::{Instant, Sleep, sleep_until, timeout},
+use sluice_run::collections::HashMap;
+use sluice_run::{
+    net::{shutdown_both, shutdown_write},
+    time::{Sleep, sleep_until, timeout},
 };
+use sluice_wire::{ConnectionError, Event, Hello, Payload, Push, PushNumber, RefusalCode, Request, RequestId, Welcome};
+use std::{io::ErrorKind, panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
+use tokio::{io::Interest, sync::watch};
 
 /// Reads of one turn: after this many others have theirs.
 const READS_MAX: usize = 16;
@@ -55,8 +55,8 @@ pub(crate) async fn drive<H: Handler>(
     let mut driver = Driver {
         handler,
         running: FuturesUnordered::new(),
-        aborts: HashMap::new(),
-        timer: Box::pin(sleep_until(Instant::now() + LOOK)),
+        aborts: HashMap::default(),
+        timer: Box::pin(sleep_until(sluice_run::time::now() + LOOK)),
         readable: false,
         closing: *closing.borrow_and_update(),
         ended: None,
@@ -219,7 +219,7 @@ impl<'a, H: Handler> Driver<'a, H> {
         let next = state.connection.poll_timeout().unwrap_or(now + LOOK).min(now + LOOK);
         if state.wakes_at.is_none_or(|at| next < at || at <= now) {
             state.wakes_at = Some(next);
-            self.timer.as_mut().reset(Instant::now() + next.saturating_sub(now));
+            self.timer.as_mut().reset(sluice_run::time::now() + next.saturating_sub(now));
         }
     }
 
@@ -239,6 +239,7 @@ impl<'a, H: Handler> Driver<'a, H> {
             }
         };
         tokio::select! {
+            biased;
             Some(done) = self.running.next(), if has_room => self.finish(done),
             only_writable = ready => self.readable |= !only_writable,
             () = lane.wake.notified() => {}
@@ -257,7 +258,7 @@ impl<H> Drop for Driver<'_, H> {
             self.lane.flush(&mut state);
             events(&mut state, &mut Vec::new());
             // Others may hold the lane for long; the peer must not wait for them.
-            let _ = shutdown(&self.lane.stream, Shutdown::Both);
+            let _ = shutdown_both(&self.lane.stream);
         }
         drop(state);
         self.lane.tell_room();
@@ -280,7 +281,7 @@ async fn linger(lane: &Lane) {
             }
             stream.writable().await?;
         }
-        shutdown(stream, Shutdown::Write)?;
+        shutdown_write(stream)?;
         let mut scratch = [0; 4096];
         loop {
             stream.readable().await?;
@@ -293,7 +294,7 @@ async fn linger(lane: &Lane) {
     };
     let _: Result<std::io::Result<()>, _> = timeout(LINGER, last_words).await;
     // Others may hold the lane for long; the socket need not wait for them.
-    let _ = shutdown(stream, Shutdown::Both);
+    let _ = shutdown_both(stream);
 }
 
 /// Hands answers to their callers and puts what the peer asks into `asked`; returns why the connection ended, if it did.

@@ -2,21 +2,18 @@
 
 use crate::CallError;
 use bytes::Bytes;
-use parking_lot::Mutex;
 use sluice_base::Clock;
+use sluice_run::collections::HashMap;
+use sluice_run::lock::Mutex;
+use sluice_run::{net::TcpStream, time::timeout};
 use sluice_wire::{Body, Connection, ConnectionError, Full, Payload, PushNumber, RequestId};
 use std::{
-    collections::HashMap,
     io::{ErrorKind, IoSlice},
     pin::pin,
     sync::Arc,
     time::Duration,
 };
-use tokio::{
-    net::TcpStream,
-    sync::{Notify, oneshot},
-    time::timeout,
-};
+use tokio::sync::{Notify, oneshot};
 
 /// Most bytes handed to the kernel at once. With what the socket holds it is all that a call may wait behind.
 const WRITE_BYTES: usize = 256 << 10;
@@ -58,8 +55,8 @@ impl Lane {
     pub(crate) fn new(clock: Arc<dyn Clock>, stream: TcpStream, connection: Connection) -> Arc<Self> {
         let state = State {
             connection,
-            calls: HashMap::new(),
-            pushes: HashMap::new(),
+            calls: HashMap::default(),
+            pushes: HashMap::default(),
             unwritten: Vec::new(),
             wakes_at: None,
             ended: None,

@@ -6,6 +6,11 @@ use crate::{
     lane::Lane,
 };
 use sluice_base::{Clock, VolumeId};
+use sluice_run::{
+    net::{TcpListener, TcpStream},
+    task::{JoinHandle, JoinSet},
+    time::{sleep, timeout},
+};
 use sluice_wire::{Clear, Connection, ConnectionError, Hello, Options, Payload, Push, RefusalCode, Request, Welcome};
 use std::{
     io,
@@ -13,12 +18,7 @@ use std::{
     sync::{Arc, OnceLock},
     time::Duration,
 };
-use tokio::{
-    net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore, watch},
-    task::{JoinHandle, JoinSet},
-    time::{sleep, timeout},
-};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 /// Connections beyond the limit that are told so at once; others are dropped without a word.
 const REFUSALS_MAX: usize = 16;
@@ -151,7 +151,7 @@ impl Server {
             clock,
             closing: watching,
         };
-        Ok(Self { address, closing, accepting: tokio::spawn(acceptor.accept(listener)) })
+        Ok(Self { address, closing, accepting: sluice_run::task::spawn(acceptor.accept(listener)) })
     }
 
     /// Where it listens.
@@ -184,6 +184,7 @@ impl<S: Service> Acceptor<S> {
         let mut connections = JoinSet::new();
         loop {
             tokio::select! {
+                biased;
                 // Also when the server was dropped.
                 _ = self.closing.changed() => return connections,
                 Some(_) = connections.join_next() => {}

@@ -8,12 +8,12 @@ use crate::{
 };
 use futures::future::{BoxFuture, FutureExt};
 use link::{Link, LinkError};
-use parking_lot::Mutex;
 use sluice_base::{Clock, Entropy};
 use sluice_object::StoredObject;
+use sluice_run::collections::HashMap;
+use sluice_run::lock::Mutex;
 use sluice_wire::Hello;
 use std::{
-    collections::HashMap,
     ops::Range,
     sync::{
         Arc,

@@ -6,8 +6,8 @@ use crate::{
 };
 use sluice_base::Clock;
 use sluice_net::{CallError, Client};
+use sluice_run::time::{sleep, timeout};
 use std::{sync::Arc, time::Duration};
-use tokio::time::{sleep, timeout};
 
 /// Time for one call: the next would be due then.
 const CALL_TIME: Duration = HEARTBEAT_INTERVAL;

@@ -151,7 +151,7 @@ impl Node {
         }
         let Ok(_turn) = self.reads.acquire().await else { return Vec::new() };
         let cache = self.cache.clone();
-        let read = tokio::task::spawn_blocking(move || read_present(&cache, pin, range));
+        let read = sluice_run::task::spawn_blocking(move || read_present(&cache, pin, range));
         read.await.unwrap_or_default()
     }
 

@@ -8,12 +8,14 @@ use crate::{
     Group, Node, NodeError,
     message::{self, READ_SEGMENTS, ReadSegments},
 };
-use parking_lot::Mutex;
 use sluice_base::{Clock, VolumeId, limits::SEGMENTS_PER_OBJECT};
 use sluice_net::{Failure, Peer, Refusal, Service};
+use sluice_run::collections::HashMap;
+use sluice_run::lock::Mutex;
+use sluice_run::{task::JoinSet, time::timeout};
 use sluice_wire::{ConnectionError, Hello, Payload, Request, Welcome};
-use std::{collections::HashMap, net::SocketAddr, sync::Arc, time::Duration};
-use tokio::{sync::Semaphore, task::JoinSet, time::timeout};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
+use tokio::sync::Semaphore;
 
 /// Segments of answers that one connection may have under way before its lane takes them: four whole objects, 16 MiB.
 const SEGMENTS_MAX: usize = 4 * SEGMENTS_PER_OBJECT;

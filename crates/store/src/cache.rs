@@ -12,13 +12,13 @@ use crate::{
     space::Space,
     table::Table,
 };
-use parking_lot::Mutex;
 use sluice_base::{
     Clock, Disk, ObjectId, VolumeId,
     limits::{SEGMENT_BYTES, SEGMENTS_PER_OBJECT},
 };
+use sluice_run::collections::HashMap;
+use sluice_run::lock::Mutex;
 use std::{
-    collections::HashMap,
     io,
     path::PathBuf,
     sync::{

@@ -1,8 +1,8 @@
 //! One stay of one object in one slot.
 
 use crate::{SLOT_BYTES, SlotLocation, cache::Inner, replay::Replay, slab::Slab, sums::Sums};
-use parking_lot::Mutex;
 use sluice_base::{ObjectId, crc::Crc32c};
+use sluice_run::lock::Mutex;
 use std::{
     ops::Deref,
     sync::{

@@ -7,10 +7,8 @@
 
 use crate::entry::Entry;
 use sluice_base::ObjectId;
-use std::{
-    collections::{HashSet, VecDeque},
-    sync::Arc,
-};
+use sluice_run::collections::HashSet;
+use std::{collections::VecDeque, sync::Arc};
 
 /// Share of the queued slots that the small queue may take before it gives one up: one in this many.
 const SMALL_SHARE: usize = 10;
@@ -40,7 +38,7 @@ impl Fifo {
             small: VecDeque::new(),
             main: VecDeque::new(),
             ghosts: VecDeque::new(),
-            ghost_set: HashSet::new(),
+            ghost_set: HashSet::default(),
             slots,
         }
     }

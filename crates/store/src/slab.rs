@@ -1,8 +1,8 @@
 //! Slab files: sparse, created as needed, read and written through counted calls.
 
 use crate::{SLOT_BYTES, health::Health};
-use parking_lot::Mutex;
 use sluice_base::{Disk, DiskFile};
+use sluice_run::lock::Mutex;
 use std::{
     io,
     path::{Path, PathBuf},

@@ -31,7 +31,7 @@ pub fn waiting<T>(operation: impl FnOnce() -> T) -> T {
 /// Runs `operation` for a task, on a thread that may wait. `None` if it panicked. Those that wait for a thread are as many as
 /// later answers may be.
 pub(crate) async fn on_thread<T: Send + 'static>(operation: impl FnOnce() -> T + Send + 'static) -> Option<T> {
-    tokio::task::spawn_blocking(move || waiting(operation)).await.ok()
+    sluice_run::task::spawn_blocking(move || waiting(operation)).await.ok()
 }
 
 #[cfg(test)]

@@ -5,8 +5,8 @@
 //! new writes go through the journal alone, and a sync that was asked for meanwhile ends when no slot holds anything that is
 //! nowhere else. From then on syncs are the journal's alone.
 
-use parking_lot::{Condvar, Mutex};
 use sluice_journal::{Journal, Syncable};
+use sluice_run::lock::{Condvar, Mutex};
 use sluice_store::{Cache, CacheState};
 use std::{io, sync::Arc, time::Duration};
 

@@ -7,14 +7,15 @@
 
 use crate::error::Failure;
 use bytes::Bytes;
-use parking_lot::Mutex;
 use sluice_base::{
     Clock, Entropy, ObjectId, Seq,
     limits::{OBJECT_BYTES, SEGMENT_BYTES},
 };
+use sluice_run::collections::HashMap;
+use sluice_run::lock::Mutex;
 use sluice_store::{Cache, CacheError, DirtySlot, SegmentSum, SlotLocation};
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::BTreeSet,
     sync::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},

@@ -3,15 +3,15 @@
 use crate::{Piece, Vfs, away::on_thread, error::errno, read::segments};
 use bytes::Bytes;
 use futures::future::BoxFuture;
-use parking_lot::Mutex;
 use sluice_base::{Errno, ObjectId, SessionId, limits::SEGMENT_BYTES};
 use sluice_meta::{
     extent::Place,
     records::{ObjectRecord, ObjectState},
 };
 use sluice_object::{StoreError, StoredObject};
+use sluice_run::collections::HashMap;
+use sluice_run::lock::Mutex;
 use std::{
-    collections::HashMap,
     ops::Range,
     sync::{Arc, atomic::Ordering},
     time::Duration,

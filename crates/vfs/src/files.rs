@@ -1,14 +1,14 @@
 //! Files in use: one state for each inode that has an open handle or an operation under way.
 
 use crate::{Failure, dirty::Stream, may_wait};
-use parking_lot::{Mutex, RwLock, RwLockUpgradableReadGuard, RwLockWriteGuard};
 use sluice_base::Ino;
 use sluice_meta::{
     extent::FileExtents,
     records::{Inode, flags},
 };
+use sluice_run::collections::HashMap;
+use sluice_run::lock::{Mutex, RwLock, RwLockUpgradableReadGuard, RwLockWriteGuard};
 use std::{
-    collections::HashMap,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},

@@ -1,15 +1,13 @@
 //! Open files and directories.
 
 use crate::{Failure, Vfs, files::FileState};
-use parking_lot::Mutex;
 use sluice_base::{Errno, Ino};
 use sluice_meta::{Attr, atime_is_due};
-use std::{
-    collections::HashMap,
-    sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-    },
+use sluice_run::collections::HashMap;
+use sluice_run::lock::Mutex;
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 /// What a front end keeps for an open file or directory.

@@ -80,11 +80,11 @@ pub(crate) async fn reclaim(vfs: Weak<Vfs>, mut left: Vec<Ino>) {
         left.extend(alive.files.take_orphans());
         let work = std::mem::take(&mut left);
         let runner = alive.clone();
-        let _ = tokio::task::spawn_blocking(move || waiting(|| reclaim_all(&runner, &work))).await;
+        let _ = sluice_run::task::spawn_blocking(move || waiting(|| reclaim_all(&runner, &work))).await;
         // Held across the wait: `Vfs::stop` aborts this task when the volume goes.
         alive.files.orphan_left.notified().await;
         // Where one file goes, more do: removed together they cost a fraction.
-        tokio::time::sleep(RECLAIM_DELAY).await;
+        sluice_run::time::sleep(RECLAIM_DELAY).await;
     }
 }
 

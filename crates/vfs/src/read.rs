@@ -6,13 +6,13 @@ use crate::{
     files::{FileData, FileState, Shape},
 };
 use bytes::Bytes;
-use parking_lot::RwLockWriteGuard;
 use sluice_base::{Errno, Ino, limits::SEGMENT_BYTES};
 use sluice_meta::{
     Error,
     extent::{Extent, Place},
     store::Value,
 };
+use sluice_run::lock::RwLockWriteGuard;
 use sluice_store::{Pin, ReadError};
 use std::{
     ops::Range,

@@ -15,7 +15,6 @@ pub use publish::unstored;
 
 use crate::Metadata;
 use cache::{Cache, Heard, Known};
-use parking_lot::Mutex;
 use pending::{Change, Pending};
 use sluice_base::{Clock, Ino, ObjectId, Seq, Timestamp, limits::SPAN_BYTES};
 use sluice_meta::{
@@ -33,8 +32,9 @@ use sluice_meta::{
     },
     store::{MetaStore, Value},
 };
+use sluice_run::collections::{HashMap, HashSet};
+use sluice_run::lock::Mutex;
 use std::{
-    collections::{HashMap, HashSet},
     ops::{ControlFlow, Range},
     sync::{
         Arc,

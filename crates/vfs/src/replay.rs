@@ -6,11 +6,9 @@ use crate::{
 };
 use sluice_base::{ObjectId, Seq, limits::SEGMENT_BYTES};
 use sluice_meta::{Namespace, records::ObjectState};
+use sluice_run::collections::HashSet;
 use sluice_store::{Cache, CacheError, DirtySlot};
-use std::{
-    collections::{BTreeMap, HashSet},
-    ops::ControlFlow,
-};
+use std::{collections::BTreeMap, ops::ControlFlow};
 
 /// What replay found.
 #[derive(Default)]
@@ -44,7 +42,7 @@ enum Found {
 
 /// The objects that the metadata calls not stored.
 pub fn unstored(namespace: &Namespace) -> sluice_meta::Result<HashSet<ObjectId>> {
-    let mut wanted = HashSet::new();
+    let mut wanted = HashSet::default();
     namespace.objects(&mut |id, record| {
         if matches!(record.state, ObjectState::Open | ObjectState::Sealed) && record.live_bytes > 0 {
             wanted.insert(id);

@@ -9,9 +9,9 @@ use bytes::Bytes;
 use sluice_base::{ObjectId, Seq, limits::SEGMENT_BYTES};
 use sluice_meta::records::ObjectState;
 use sluice_object::StoreError;
+use sluice_run::collections::HashSet;
 use sluice_store::{Cache, CacheState, ReadError};
 use std::{
-    collections::HashSet,
     sync::{Arc, Weak, atomic::Ordering},
     time::Duration,
 };
@@ -28,7 +28,7 @@ const READ_TRIES: u32 = 5;
 
 /// An object whose upload has a task, until that ends, however it does.
 struct UnderWay {
-    set: Arc<parking_lot::Mutex<HashSet<ObjectId>>>,
+    set: Arc<sluice_run::lock::Mutex<HashSet<ObjectId>>>,
     id: ObjectId,
 }
 
@@ -40,10 +40,10 @@ impl Drop for UnderWay {
 
 /// Runs until the volume goes.
 pub(crate) async fn run(vfs: Weak<Vfs>) {
-    let under_way: Arc<parking_lot::Mutex<HashSet<ObjectId>>> = Arc::default();
+    let under_way: Arc<sluice_run::lock::Mutex<HashSet<ObjectId>>> = Arc::default();
     loop {
         let Some(alive) = vfs.upgrade() else { return };
-        let _ = tokio::time::timeout(LOOK_INTERVAL, alive.upload_now.notified()).await;
+        let _ = sluice_run::time::timeout(LOOK_INTERVAL, alive.upload_now.notified()).await;
         let pressed = alive.is_pressed();
         let mut ready = alive.dirty.ready(if pressed { Duration::ZERO } else { alive.settings.upload_delay });
         ready.sort_by_key(|object| object.first_seq);
@@ -102,7 +102,7 @@ impl Vfs {
                     tracing::warn!(object = %object.id, %error, "an upload failed and is tried again");
                 }
             }
-            tokio::time::sleep(wait).await;
+            sluice_run::time::sleep(wait).await;
             (wait, tries) = ((wait * 2).min(RETRY_LAST), tries + 1);
         }
     }
@@ -136,13 +136,13 @@ impl Vfs {
         let written = self.parts.journal.written();
         let mut synced = self.parts.committer.wait_synced(written);
         while self.failed_cache().is_none() {
-            if let Ok(done) = tokio::time::timeout(CACHE_LOOK_INTERVAL, &mut synced).await {
+            if let Ok(done) = sluice_run::time::timeout(CACHE_LOOK_INTERVAL, &mut synced).await {
                 done.map_err(|e| e.to_string())?;
                 break;
             }
         }
         let (reader, vfs) = (object.clone(), self.clone());
-        let read = tokio::task::spawn_blocking(move || vfs.segments_of(&reader, tries)).await;
+        let read = sluice_run::task::spawn_blocking(move || vfs.segments_of(&reader, tries)).await;
         let Segments { segments, damaged } = read.map_err(|e| e.to_string())??;
         let stored = match self.parts.store.put_object(object.id, &segments).await {
             // An earlier process got this far and was killed before it could note it; what it stored may hold bytes of writes
@@ -179,7 +179,7 @@ impl Vfs {
                 // A failed cache gives no slot away, so the bytes stay where a replay would look for them.
                 cache.mark_clean(object.id);
             }
-            if let Ok(done) = tokio::time::timeout(CACHE_LOOK_INTERVAL, &mut synced).await {
+            if let Ok(done) = sluice_run::time::timeout(CACHE_LOOK_INTERVAL, &mut synced).await {
                 return done.map_err(|e| e.to_string());
             }
         }

@@ -5,10 +5,11 @@ use crate::{
     status::Counters, upload,
 };
 use futures::FutureExt;
-use parking_lot::Mutex;
 use sluice_base::{Clock, Entropy, Errno, SessionId};
 use sluice_journal::{Committer, Journal};
 use sluice_object::Store;
+use sluice_run::lock::Mutex;
+use sluice_run::task::Handle;
 use sluice_store::Cache;
 use std::{
     pin::pin,
@@ -18,10 +19,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::{
-    runtime::Handle,
-    sync::{Notify, Semaphore},
-};
+use tokio::sync::{Notify, Semaphore};
 
 /// How long a writer waits for a full journal disk or a full store before it gets ENOSPC: time for what is dirty to be uploaded and
 /// its segments to be freed.
@@ -94,7 +92,7 @@ pub struct Vfs {
     pub(crate) store_full: AtomicBool,
     /// Bytes were lost before they were stored: a sync must say so, once.
     pub(crate) lost: Arc<AtomicBool>,
-    pub(crate) tasks: Mutex<Vec<tokio::task::JoinHandle<()>>>,
+    pub(crate) tasks: Mutex<Vec<sluice_run::task::JoinHandle<()>>>,
 }
 
 impl Vfs {
@@ -185,7 +183,7 @@ impl Vfs {
         self.waiting.fetch_add(1, Ordering::AcqRel);
         let _waiting = Waiting(&self.waiting);
         self.upload_now.notify_one();
-        let _ = tokio::time::timeout(Duration::from_secs(1), room).await;
+        let _ = sluice_run::time::timeout(Duration::from_secs(1), room).await;
     }
 
     /// Everything acked before this call survives power loss when the future ends well; `None` when it already does.

@@ -14,10 +14,8 @@ use sluice_meta::{
     Attachment, DataChange, SizeChange,
     extent::{Extent, Place},
 };
-use std::{
-    collections::HashSet,
-    sync::{Arc, atomic::Ordering},
-};
+use sluice_run::collections::HashSet;
+use std::sync::{Arc, atomic::Ordering};
 
 /// Largest piece of one log record; the journal takes records of up to 2 MiB.
 const RECORD_DATA_MAX: usize = 1 << 20;

@@ -13,7 +13,8 @@ use sluice_meta::{
     records::ObjectState,
 };
 use sluice_object::{Store, StoreError, StoredObject};
-use std::{collections::HashMap, ops::Range};
+use sluice_run::collections::HashMap;
+use std::ops::Range;
 
 /// Objects read at once: 16 of 4 MiB keep a network of 10 Gbit/s busy at 50 ms a request.
 const READS_MAX: usize = 16;
@@ -36,7 +37,7 @@ pub async fn verify(volume: &Volume, listing: &Listing, read: &mut Option<DataRe
     })?;
     let bar = byte_bar(wanted.iter().map(|(_, _, bytes)| bytes).sum(), "verifying the data");
     let mut done = DataRead::default();
-    let (mut items, mut damaged) = (Vec::new(), HashMap::new());
+    let (mut items, mut damaged) = (Vec::new(), HashMap::default());
     let mut reads = stream::iter(wanted)
         .map(
             |(id, segments, bytes)| async move { (id, bytes, verify_object(&volume.store, id, segments, bytes).await) },

@@ -9,7 +9,7 @@ use sluice_meta::{
     records::ObjectState,
 };
 use sluice_object::{ListedObject, Store, StoreError, StoredObject};
-use std::collections::HashMap;
+use sluice_run::collections::HashMap;
 
 /// What the store has.
 pub type Listing = HashMap<ObjectId, ListedObject>;
@@ -35,7 +35,7 @@ pub fn of_other_length(volume: &Volume, listing: &Listing) -> anyhow::Result<Vec
 
 /// What the store has of these objects, as their own tables tell. What has no sound table is left out.
 pub async fn copies(volume: &Volume, listing: &Listing, wanted: &[ObjectId]) -> HashMap<ObjectId, StoredCopy> {
-    let mut found = HashMap::new();
+    let mut found = HashMap::default();
     for listed in wanted.iter().filter_map(|id| listing.get(id)) {
         // The tail's length tells the segment count, and only the right count finds a table that says the same.
         for segments in 1..=128 {
@@ -71,7 +71,7 @@ pub fn mend_lengths(volume: &Volume, copies: &HashMap<ObjectId, StoredCopy>) -> 
 
 /// Stored objects that are not in the store as their records say, and the files that this concerns.
 pub fn compare(volume: &Volume, listing: &Listing) -> anyhow::Result<Vec<Item>> {
-    let (mut items, mut missing, mut wrong) = (Vec::new(), HashMap::new(), HashMap::new());
+    let (mut items, mut missing, mut wrong) = (Vec::new(), HashMap::default(), HashMap::default());
     fsck::objects(volume.namespace.store(), &mut |id, record| {
         // A tombstone's object may be gone already.
         let Some(record) = record.filter(|record| record.state == ObjectState::Stored && record.live_bytes > 0) else {

@@ -1,12 +1,12 @@
 //! Threads that sync what accompanies the journal, beside the journal's own sync.
 
 use super::Syncable;
-use parking_lot::{Condvar, Mutex};
+use sluice_run::lock::{Condvar, Mutex};
+use sluice_run::thread::{self, JoinHandle};
 use std::{
     io,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
-    thread::{self, JoinHandle},
 };
 
 /// One thread for each thing to sync.

@@ -7,10 +7,8 @@ use crate::{
     store::Snapshot,
 };
 use sluice_base::Ino;
-use std::{
-    collections::{HashMap, HashSet},
-    ops::ControlFlow,
-};
+use sluice_run::collections::{HashMap, HashSet};
+use std::ops::ControlFlow;
 
 /// Longest chain of directories that is followed; more is a loop.
 const DEPTH_MAX: usize = 4096;
@@ -20,7 +18,7 @@ pub(super) struct Names(HashMap<Ino, (Ino, Vec<u8>)>);
 
 impl Names {
     pub fn of(snapshot: &Snapshot<'_>, wanted: &HashSet<Ino>) -> Result<Self> {
-        let mut names = HashMap::new();
+        let mut names = HashMap::default();
         if wanted.is_empty() {
             return Ok(Self(names));
         }

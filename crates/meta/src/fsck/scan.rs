@@ -10,7 +10,8 @@ use sluice_base::{
     Ino, ObjectId,
     limits::{FILE_BYTES_MAX, SPAN_BYTES},
 };
-use std::{collections::HashMap, ops::ControlFlow};
+use sluice_run::collections::HashMap;
+use std::ops::ControlFlow;
 
 /// Records between two calls of the progress callback.
 const PROGRESS_RECORDS: u64 = 8192;
@@ -32,7 +33,7 @@ pub(super) struct Scan<'s> {
 
 impl<'s> Scan<'s> {
     pub fn new(snapshot: &'s Snapshot<'s>, progress: &'s mut dyn FnMut(Progress)) -> Self {
-        let (nodes, objects, report) = (HashMap::new(), HashMap::new(), Report::default());
+        let (nodes, objects, report) = (HashMap::default(), HashMap::default(), Report::default());
         let mut scan = Self { snapshot, nodes, objects, report, highest_id: 0, highest_session: 0, progress };
         scan.nodes.insert(Ino::ROOT, Node::default());
         scan

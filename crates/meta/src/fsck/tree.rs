@@ -3,7 +3,7 @@
 use super::{Problem, scan::Scan};
 use crate::{Result, records::mode};
 use sluice_base::Ino;
-use std::collections::HashMap;
+use sluice_run::collections::HashMap;
 
 /// Where the way up from a directory ends.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -16,7 +16,7 @@ enum Way {
 
 impl Scan<'_> {
     pub fn tree(&mut self) -> Result<()> {
-        let mut ways: HashMap<Ino, Way> = HashMap::from([(Ino::ROOT, Way::Known)]);
+        let mut ways: HashMap<Ino, Way> = HashMap::from_iter([(Ino::ROOT, Way::Known)]);
         let dirs = self.nodes.iter().filter(|(_, node)| node.kind == mode::DIRECTORY && node.named_in.is_some());
         let mut dirs: Vec<Ino> = dirs.map(|(ino, _)| *ino).collect();
         dirs.sort_unstable();

@@ -12,8 +12,9 @@ use sluice_base::{
     Ino, ObjectId,
     limits::{FILE_BYTES_MAX, SPAN_BYTES},
 };
+use sluice_run::collections::HashMap;
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::BTreeMap,
     ops::{ControlFlow, Range},
 };
 

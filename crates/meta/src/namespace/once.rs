@@ -11,8 +11,8 @@ use crate::{
     },
     store::{Committed, MetaStore, Txn},
 };
-use parking_lot::Mutex;
 use sluice_base::{Ino, Seq, SessionId};
+use sluice_run::lock::Mutex;
 use std::{ops::Deref, ops::Range};
 
 /// On whose behalf a change is made, and which of its changes it is.

@@ -1,7 +1,8 @@
 //! Replies that wait until other sessions have taken what a change pushed to them; no I/O.
 
 use sluice_base::SessionId;
-use std::collections::{BTreeSet, HashMap};
+use sluice_run::collections::HashMap;
+use std::collections::BTreeSet;
 
 /// Names a reply that is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -27,7 +28,7 @@ pub struct Holds<T> {
 
 impl<T> Default for Holds<T> {
     fn default() -> Self {
-        Self { holds: HashMap::new(), waiting: HashMap::new() }
+        Self { holds: HashMap::default(), waiting: HashMap::default() }
     }
 }
 

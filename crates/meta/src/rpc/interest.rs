@@ -10,7 +10,8 @@
 //! stamped since it began. The stamps are a table of fixed size by hash: a collision costs a second read.
 
 use sluice_base::{Ino, SessionId};
-use std::collections::{HashMap, HashSet, VecDeque};
+use sluice_run::collections::{HashMap, HashSet};
+use std::collections::VecDeque;
 
 /// Attributes, target, parent.
 pub const ATTR: u8 = 1;
@@ -83,7 +84,7 @@ impl Interest {
     /// An empty table, with this bound for each session.
     pub fn new(inodes_max: usize) -> Self {
         let stamps = vec![0; STAMPS].into_boxed_slice();
-        Self { inodes: HashMap::new(), sessions: HashMap::new(), stamps, clock: 0, inodes_max }
+        Self { inodes: HashMap::default(), sessions: HashMap::default(), stamps, clock: 0, inodes_max }
     }
 
     /// The time of a read that begins now.
@@ -260,7 +261,7 @@ impl Interest {
 impl Holding {
     /// Rids the queue of places of holders that are gone.
     fn compact(&mut self, session: SessionId, inodes: &HashMap<Ino, Vec<Holder>>) {
-        let mut seen = HashSet::new();
+        let mut seen = HashSet::<Ino>::default();
         self.queue.retain(|ino| {
             let queued = |holders: &Vec<Holder>| holders.iter().any(|h| h.session == session && h.queued);
             inodes.get(ino).is_some_and(queued) && seen.insert(*ino)

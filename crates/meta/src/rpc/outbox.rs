@@ -5,10 +5,8 @@
 //! all replaced by one that says "everything".
 
 use super::message::{Invalidation, Push};
-use std::{
-    collections::{HashMap, VecDeque},
-    time::Duration,
-};
+use sluice_run::collections::HashMap;
+use std::{collections::VecDeque, time::Duration};
 
 /// Pushes that may wait for a session. A session that is so far behind is quicker told to drop everything.
 pub const PUSHES_MAX: usize = 4096;
@@ -41,7 +39,7 @@ pub struct Outbox {
 impl Outbox {
     /// An empty one, for at most so many pushes.
     pub fn new(pushes_max: usize) -> Self {
-        let (queue, unacked) = (VecDeque::new(), HashMap::new());
+        let (queue, unacked) = (VecDeque::new(), HashMap::default());
         Self { queue, last: 0, ever_sent: 0, sent: 0, unacked, pushes_max }
     }
 

@@ -25,8 +25,8 @@ use super::{
     sessions::{LEASE, Peer},
 };
 use crate::{Namespace, Result};
-use parking_lot::{Condvar, Mutex};
 use sluice_base::{Ino, Seq, SessionId};
+use sluice_run::lock::{Condvar, Mutex};
 use state::State;
 use std::{sync::Arc, time::Duration};
 

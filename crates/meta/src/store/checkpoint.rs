@@ -1,15 +1,15 @@
 //! Moving applied batches from memory to the tables, so that memory stays bounded and the log can drop its beginning.
 
 use super::{MetaError, MetaStore};
-use parking_lot::{Condvar, Mutex};
 use sluice_base::Seq;
+use sluice_run::lock::{Condvar, Mutex};
+use sluice_run::thread::{Builder, JoinHandle};
 use std::{
     io,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    thread::{Builder, JoinHandle},
     time::Duration,
 };
 

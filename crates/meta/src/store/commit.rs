@@ -7,8 +7,8 @@ use super::{
     record,
     view::{Shared, View},
 };
-use parking_lot::Mutex;
 use sluice_base::Seq;
+use sluice_run::lock::Mutex;
 use std::sync::Arc;
 
 /// Settings of a store.

@@ -10,8 +10,8 @@
 //! the check and a commit's own write happen under the lock of the place, so whichever comes second sees the first.
 
 use super::{Batch, Value, conflicts::key_hash};
-use parking_lot::Mutex;
 use sluice_base::Seq;
+use sluice_run::lock::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
 /// Places: 64 Ki entries of about 250 bytes with an inode each, 16 MiB when full.

@@ -22,7 +22,7 @@ pub(super) struct Snapshots {
     floors: [AtomicU64; GENERATIONS],
     shards: [Shard; SHARDS],
     /// One asker at a time.
-    asking: parking_lot::Mutex<()>,
+    asking: sluice_run::lock::Mutex<()>,
 }
 
 /// Where a reader counted itself in.

@@ -1,7 +1,7 @@
 //! The writes of a transaction that is being built.
 
 use super::{Batch, EngineError, Merge, Value, batch::assert_key, conflicts::key_hash};
-use std::collections::HashMap;
+use sluice_run::collections::HashMap;
 
 /// Below this, looking through all hashes is faster than a map, and needs no memory of its own.
 const LINEAR_MAX: usize = 32;

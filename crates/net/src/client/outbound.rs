@@ -6,13 +6,14 @@ use crate::{
     driver::{Handler, drive},
     lane::Lane,
 };
-use parking_lot::Mutex;
+use sluice_run::lock::Mutex;
+use sluice_run::time::sleep;
 use sluice_wire::{Clear, Connection, ConnectionError, Hello, LaneClass, Payload, Push, RefusalCode, Request, Welcome};
 use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
-use tokio::{sync::watch, time::sleep};
+use tokio::sync::watch;
 
 /// One lane and its place.
 pub(super) struct Outbound<C> {
@@ -31,17 +32,20 @@ impl<C: Callbacks> Outbound<C> {
         if self.index > 0 {
             let mut states = self.shared.states.subscribe();
             tokio::select! {
+                biased;
                 _ = states.wait_for(|states| matches!(states[0], LaneState::Connected(_))) => {}
                 _ = closing.wait_for(|closing| *closing) => return,
             }
         }
         loop {
             let wait = tokio::select! {
+                biased;
                 why = self.once(&watching) => self.ended(why, &mut tries),
                 // The connection, if there is one, sees it too and takes leave.
                 _ = self.given_up(&mut closing) => return,
             };
             tokio::select! {
+                biased;
                 () = sleep(wait) => {}
                 _ = closing.wait_for(|closing| *closing) => return,
             }

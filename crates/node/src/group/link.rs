@@ -2,9 +2,9 @@
 
 use super::bytes_of;
 use crate::message::{self, BadAnswer, READ_SEGMENTS, ReadSegments, Segment};
-use parking_lot::Mutex;
 use sluice_base::{Clock, Entropy};
 use sluice_net::{CallError, Client, ClientOptions, LaneState, NoCallbacks};
+use sluice_run::lock::Mutex;
 use sluice_wire::{Hello, LaneClass};
 use std::{
     net::SocketAddr,

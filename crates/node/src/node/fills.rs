@@ -10,11 +10,11 @@ use super::{Counters, NodeError, NodeParts, Set, set_of};
 use crate::message::Segment;
 use fill::{Fill, State};
 use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
-use parking_lot::Mutex;
 use sluice_base::ObjectId;
 use sluice_object::{ObjectTable, StoreError, StoredObject};
+use sluice_run::collections::HashMap;
+use sluice_run::lock::Mutex;
 use std::{
-    collections::HashMap,
     ops::Range,
     sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
@@ -122,7 +122,7 @@ impl Fills {
         }
         drop(state);
         active.insert(object.id(), fill.clone());
-        tokio::spawn(self.clone().run(fill.clone()));
+        sluice_run::task::spawn(self.clone().run(fill.clone()));
         Ok(Some(fill))
     }
 
@@ -194,7 +194,7 @@ impl Fills {
         }
         fill.give(&segments);
         let cache = self.parts.cache.clone();
-        let written = tokio::task::spawn_blocking(move || {
+        let written = sluice_run::task::spawn_blocking(move || {
             for segment in segments.iter().filter(|segment| !segment.bytes.is_empty()) {
                 if let Err(error) = cache.fill(object, segment.index, &segment.bytes, segment.crc) {
                     tracing::debug!(%object, %error, "not cached");

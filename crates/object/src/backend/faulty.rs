@@ -156,7 +156,7 @@ impl<B> FaultyBackend<B> {
             Fault::Denied(reason) => return Err(StoreError::Denied { reason, detail: "as told".into() }),
             Fault::Full if kind == RequestKind::Put => return Err(StoreError::Full { detail: "as told".into() }),
             Fault::Hang => std::future::pending().await,
-            Fault::Delay(time) => tokio::time::sleep(time).await,
+            Fault::Delay(time) => sluice_run::time::sleep(time).await,
             _ => {}
         }
         let answer = request.await?;

@@ -9,8 +9,8 @@ use crate::{
 };
 use bytes::Bytes;
 use futures::StreamExt;
+use sluice_run::time::timeout;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use tokio::time::timeout;
 
 /// The blob that marks a prefix as a volume's.
 pub const VOLUME_MARKER: &str = "sluice-volume.json";

@@ -3,11 +3,9 @@
 use super::Inner;
 use crate::{PutMode, StoreError, backend::RequestKind};
 use bytes::Bytes;
+use sluice_run::time::{sleep, timeout_at};
 use std::time::Duration;
-use tokio::{
-    sync::SemaphorePermit,
-    time::{Instant, sleep, timeout_at},
-};
+use tokio::sync::SemaphorePermit;
 
 /// So many tries of one request without an answer are worth a word.
 const WARN_TRIES: u32 = 3;
@@ -31,10 +29,10 @@ impl Inner {
         let transfer = options.transfer_time(call.bytes);
         let mut permit = self.slot(call.kind).await;
         // From here: waiting for a first slot says nothing about the store.
-        let deadline = Instant::now() + options.deadline + transfer;
+        let deadline = sluice_run::time::now() + options.deadline + transfer;
         let mut tries = 0;
         loop {
-            let until = deadline.min(Instant::now() + options.attempt_timeout + transfer);
+            let until = deadline.min(sluice_run::time::now() + options.attempt_timeout + transfer);
             let done = {
                 let in_flight = self.counters.begin(call.kind, tries > 0);
                 let done = match timeout_at(until, attempt(tries)).await {
@@ -53,7 +51,7 @@ impl Inner {
             let wait = self.jitter(options.backoff(tries));
             let give_up = if tries >= options.attempts_max {
                 Some("the last one")
-            } else if Instant::now() + wait >= deadline {
+            } else if sluice_run::time::now() + wait >= deadline {
                 Some("out of time")
             } else {
                 None

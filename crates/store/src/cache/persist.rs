@@ -9,8 +9,8 @@ use crate::{
     space::Space,
     table::{Record, State, Table},
 };
-use parking_lot::Mutex;
 use sluice_base::{Clock, Disk, limits::SEGMENTS_PER_OBJECT};
+use sluice_run::lock::Mutex;
 use std::{
     io,
     sync::{

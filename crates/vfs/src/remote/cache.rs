@@ -6,7 +6,6 @@
 //! lock of the shard that the answer goes to; whoever takes a push counts it first and then goes through the shards. So an
 //! answer that a push overtook is either not entered or removed again.
 
-use parking_lot::Mutex;
 use sluice_base::Ino;
 use sluice_meta::{
     Attr,
@@ -14,8 +13,10 @@ use sluice_meta::{
     rpc::message::{Invalidation, ReplyHead, SpanRecords},
     store::Value,
 };
+use sluice_run::collections::HashMap;
+use sluice_run::lock::Mutex;
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::VecDeque,
     sync::atomic::{AtomicU64, Ordering::SeqCst},
 };
 

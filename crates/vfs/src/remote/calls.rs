@@ -1,7 +1,6 @@
 //! Calls to the server: numbers, retries, the lease, and going on with the session after a lost connection.
 
 use super::{Remote, cache::Heard};
-use parking_lot::Mutex;
 use sluice_base::{Ino, SessionId};
 use sluice_meta::{
     Error, Result,
@@ -11,6 +10,7 @@ use sluice_meta::{
     },
     store::MetaStore,
 };
+use sluice_run::lock::Mutex;
 use std::{
     collections::BTreeSet,
     sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},

@@ -4,7 +4,6 @@
 //! finds it again. A publish takes all changes of a file, merged, under a number of the session that is noted first (`q`
 //! number -> inode, last change): after a crash the same changes go under the same number, which the server does once.
 
-use parking_lot::Mutex;
 use sluice_base::{Ino, ObjectId, Seq, Timestamp, limits::SPAN_BYTES};
 use sluice_meta::{
     Attr, DataChange, SizeChange,
@@ -16,10 +15,9 @@ use sluice_meta::{
     },
     store::Value,
 };
-use std::{
-    collections::{HashMap, VecDeque},
-    ops::Range,
-};
+use sluice_run::collections::HashMap;
+use sluice_run::lock::Mutex;
+use std::{collections::VecDeque, ops::Range};
 
 /// A change as it waits.
 #[derive(Clone, Debug)]

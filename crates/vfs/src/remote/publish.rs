@@ -8,7 +8,8 @@ use sluice_meta::{
     rpc::message::{Publish, Published},
     store::Txn,
 };
-use std::{collections::HashSet, ops::ControlFlow, sync::atomic::Ordering::SeqCst};
+use sluice_run::collections::HashSet;
+use std::{ops::ControlFlow, sync::atomic::Ordering::SeqCst};
 
 /// Keys of the mount's own store: a table byte, then big-endian numbers.
 ///
@@ -35,7 +36,7 @@ fn numbers<const N: usize>(bytes: &[u8]) -> Option<[u64; N]> {
 
 /// Objects of which the mount's own store says that they are not stored.
 pub fn unstored(own: &sluice_meta::store::MetaStore) -> Result<HashSet<ObjectId>> {
-    let mut found = HashSet::new();
+    let mut found = HashSet::default();
     own.snapshot().scan(b"o", b"p", &mut |key, _| {
         found.extend(key[1..].try_into().ok().map(ObjectId));
         ControlFlow::Continue(())

@@ -123,7 +123,7 @@ impl World {
             session,
             others: None,
             group: None,
-            runtime: runtime.handle().clone(),
+            runtime: sluice_run::task::handle(runtime.handle()),
         };
         let damaged = recovered.damaged_segments;
         let vfs =

@@ -240,7 +240,8 @@ fn a_missing_root_is_made_anew_over_its_entries() {
 #[test]
 fn the_files_of_a_damaged_object_are_found() {
     let (volume, inos) = everything();
-    let damaged = std::collections::HashMap::from([(ObjectId([2; 16]), vec![9_000..10_500, 20_005..20_006])]);
+    let damaged =
+        sluice_run::collections::HashMap::from_iter([(ObjectId([2; 16]), vec![9_000..10_500, 20_005..20_006])]);
     let found = users(&volume.store, &damaged).expect("found");
     let ranges: Vec<_> = found.iter().map(|user| (user.ino, user.ranges.clone())).collect();
     let tail = (64 << 20) - 500;

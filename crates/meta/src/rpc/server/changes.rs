@@ -16,8 +16,8 @@ use crate::{
     },
     store::Txn,
 };
-use parking_lot::Mutex;
 use sluice_base::{Ino, Seq};
+use sluice_run::lock::Mutex;
 use std::{collections::BTreeSet, time::Duration};
 
 /// A change under way.

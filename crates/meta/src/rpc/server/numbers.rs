@@ -3,10 +3,8 @@
 use super::{Event, Reply, State};
 use crate::rpc::{fault::Fault, holds::Token, message::Number, sessions::Peer};
 use sluice_base::SessionId;
-use std::{
-    collections::{BTreeMap, HashMap},
-    ops::Range,
-};
+use sluice_run::collections::HashMap;
+use std::{collections::BTreeMap, ops::Range};
 
 /// Numbers of changes that may be without an answer that was seen: so many results are kept for a session.
 pub const WINDOW: u64 = 1024;

@@ -12,8 +12,8 @@ use crate::{
         values::{Name, encode},
     },
 };
-use parking_lot::MutexGuard;
 use sluice_base::Ino;
+use sluice_run::lock::MutexGuard;
 use std::{ops::ControlFlow, time::Duration};
 
 /// Reads that meet a change so often are answered, but not to be cached.

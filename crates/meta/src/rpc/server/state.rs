@@ -13,10 +13,8 @@ use crate::{
     },
 };
 use sluice_base::{Ino, SessionId};
-use std::{
-    collections::{HashMap, HashSet},
-    time::Duration,
-};
+use sluice_run::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 /// What the server keeps for a session besides its interest.
 #[derive(Debug)]
@@ -65,10 +63,10 @@ impl State {
             settings,
             sessions: Sessions::new(settings.lease),
             interest: Interest::new(settings.inodes_max),
-            clients: HashMap::new(),
+            clients: HashMap::default(),
             holds: Holds::default(),
-            orphans: HashSet::new(),
-            removing: HashMap::new(),
+            orphans: HashSet::default(),
+            removing: HashMap::default(),
             recovering_until: None,
             events: Vec::new(),
             work: Vec::new(),

@@ -2,12 +2,10 @@
 
 use super::{NodeError, Set};
 use crate::message::Segment;
-use parking_lot::Mutex;
 use sluice_object::StoredObject;
-use std::{
-    collections::{HashMap, VecDeque},
-    ops::Range,
-};
+use sluice_run::collections::HashMap;
+use sluice_run::lock::Mutex;
+use std::{collections::VecDeque, ops::Range};
 use tokio::sync::watch;
 
 /// Once an object's table is known its rest is fetched in runs of 1 MiB, which readers need not wait for together.
