@@ -3,14 +3,13 @@
 import json
 import os
 import pathlib
-import statistics
 import subprocess
 import tempfile
 
+from group import group_read
+from limits import GIB, in_turns, median, program
 from table import Row
 
-LIMITS = pathlib.Path(__file__).resolve().parent.parent / "limits"
-GIB = 2**30
 MIB = 2**20
 # Goals: the share of the limit that issue 2 asks for, and issue 3 of a mount by way of a server.
 METADATA_GOALS = {"create": 0.5, "write": 0.5, "stat": 0.8, "read": 0.5, "unlink": 0.5}
@@ -19,27 +18,6 @@ HOT_READ_GOAL = 0.7
 WRITE_GOAL = 0.6
 IDLE_MIB_MAX = 48
 MILLION_MIB_MAX = 512
-
-
-def program(name, *arguments):
-    """Runs one of the limit programs; its first line is JSON."""
-    ran = subprocess.run([str(LIMITS / name), *map(str, arguments)], capture_output=True, text=True)
-    if not ran.stdout.startswith("{"):
-        raise SystemExit(f"{name} {arguments}: {ran.stdout}{ran.stderr}")
-    return json.loads(ran.stdout.splitlines()[0])
-
-
-def in_turns(rounds, limit, product):
-    """A B A B: two lists of results."""
-    values = {"limit": [], "product": []}
-    for round_number in range(rounds):
-        values["limit"].append(limit(round_number))
-        values["product"].append(product(round_number))
-    return values
-
-
-def median(values, side, key):
-    return statistics.median(value[key] for value in values[side])
 
 
 def metadata_rows(product, args, files, goals, prefix=""):
@@ -146,6 +124,10 @@ def million_memory(product, args):
     return [Row(f"memory after creating {directories * 1000:,} files", "MiB", value, None, MILLION_MIB_MAX)], value
 
 
+# Those that make a cluster of their own, and take the arguments alone.
+GROUP = {
+    "group-read": group_read,
+}
 # Those of a mount by way of a server.
 REMOTE = {"remote-metadata"}
 MEASUREMENTS = {
@@ -155,4 +137,5 @@ MEASUREMENTS = {
     "hot-read": hot_read,
     "sequential-write": sequential_write,
     "memory-million": million_memory,
+    **GROUP,
 }

@@ -12,6 +12,7 @@ pub mod entropy;
 pub mod errno;
 pub mod ids;
 pub mod limits;
+pub mod pages;
 pub mod time;
 
 pub use clock::{Clock, ManualClock, SystemClock};
@@ -19,4 +20,5 @@ pub use disk::{Disk, DiskFile};
 pub use entropy::{Entropy, OsEntropy, SeededEntropy};
 pub use errno::Errno;
 pub use ids::{Ino, ObjectId, Seq, SessionId, VolumeId};
+pub use pages::{Page, Pages};
 pub use time::Timestamp;

@@ -1,7 +1,7 @@
 //! The side that connects, and connects again.
 
 use crate::{CallError, Failure, Reply, lane::Lane};
-use sluice_base::{Clock, Entropy};
+use sluice_base::{Clock, Entropy, Pages};
 use sluice_run::lock::Mutex;
 use sluice_run::{net::TcpStream, task::JoinSet, time::timeout};
 use sluice_wire::{Hello, LaneClass, Options, Payload, Push, RefusalCode, Refused, Request, Session, Welcome};
@@ -53,6 +53,8 @@ pub struct ClientOptions {
     pub backoff_base: Duration,
     /// ... but at most this. After a refusal it is between half of this and this.
     pub backoff_max: Duration,
+    /// Where the buffers for bodies of bulk lanes come from. Without them bodies are gathered in the lane's own.
+    pub pages: Option<Arc<Pages>>,
     /// Settings of each connection.
     pub connection: Options,
 }
@@ -66,6 +68,7 @@ impl Default for ClientOptions {
             connect_timeout: Duration::from_secs(5),
             backoff_base: Duration::from_millis(20),
             backoff_max: Duration::from_secs(2),
+            pages: None,
             connection: Options::default(),
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::{
     CallError, Failure,
+    intake::Intake,
     lane::{Lane, Reply, State},
 };
 use futures::{
@@ -14,8 +15,10 @@ use sluice_run::{
     net::{shutdown_both, shutdown_write},
     time::{Sleep, sleep_until, timeout},
 };
-use sluice_wire::{ConnectionError, Event, Hello, Payload, Push, PushNumber, RefusalCode, Request, RequestId, Welcome};
-use std::{io::ErrorKind, panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
+use sluice_wire::{
+    Connection, ConnectionError, Event, Hello, Payload, Push, PushNumber, RefusalCode, Request, RequestId, Welcome,
+};
+use std::{io, io::ErrorKind, panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
 use tokio::{io::Interest, sync::watch};
 
 /// Reads of one turn: after this many others have theirs.
@@ -51,6 +54,7 @@ pub(crate) async fn drive<H: Handler>(
     lane: Arc<Lane>,
     handler: &H,
     mut closing: watch::Receiver<bool>,
+    intake: Option<Intake>,
 ) -> ConnectionError {
     let mut driver = Driver {
         handler,
@@ -60,6 +64,7 @@ pub(crate) async fn drive<H: Handler>(
         readable: false,
         closing: *closing.borrow_and_update(),
         ended: None,
+        intake,
         lane,
     };
     let why = loop {
@@ -84,6 +89,8 @@ struct Driver<'a, H> {
     readable: bool,
     closing: bool,
     ended: Option<ConnectionError>,
+    /// Takes large bodies, where there are any.
+    intake: Option<Intake>,
 }
 
 impl<'a, H: Handler> Driver<'a, H> {
@@ -129,15 +136,27 @@ impl<'a, H: Handler> Driver<'a, H> {
             if !self.readable || !state.connection.wants_input() {
                 return;
             }
-            match self.lane.stream.try_read_buf(state.connection.input()) {
+            match self.read_once(&mut state.connection) {
                 Ok(0) => state.connection.handle_lost("the peer closed the stream"),
-                // An error is an event too.
-                Ok(_) => drop(state.connection.handle_received(self.lane.clock.monotonic())),
+                Ok(_) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => state.connection.handle_lost(error.to_string()),
             }
         }
+    }
+
+    fn read_once(&mut self, connection: &mut Connection) -> io::Result<usize> {
+        let (stream, now) = (&self.lane.stream, self.lane.clock.monotonic());
+        if let Some(intake) = &mut self.intake {
+            return intake.read(stream, connection, now);
+        }
+        let came = stream.try_read_buf(connection.input())?;
+        if came > 0 {
+            // An error is an event too.
+            let _ = connection.handle_received(now);
+        }
+        Ok(came)
     }
 
     /// Begins what `event` asks of the handler.

@@ -15,6 +15,7 @@
 mod client;
 mod driver;
 mod error;
+mod intake;
 mod lane;
 mod server;
 

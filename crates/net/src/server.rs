@@ -221,7 +221,7 @@ async fn serve<S: Service>(
     closing: watch::Receiver<bool>,
     _: OwnedSemaphorePermit,
 ) {
-    let why = drive(lane, &inbound, closing).await;
+    let why = drive(lane, &inbound, closing, None).await;
     tracing::debug!(address = %inbound.address, %why, "connection ended");
 }
 

@@ -1,5 +1,9 @@
 //! The group as a reader uses it: the object's owner is asked, then the next in its order, then the caller goes to the store.
+//!
+//! A slow owner costs little: the next one is asked beside it ([`HEDGE_AFTER`]), at first for what it has only, so that an owner
+//! which waits for the store does not make two ask the store; the first good answer wins, and the other request is cancelled.
 
+mod hedge;
 mod link;
 
 use crate::{
@@ -8,7 +12,7 @@ use crate::{
 };
 use futures::future::{BoxFuture, FutureExt};
 use link::{Link, LinkError};
-use sluice_base::{Clock, Entropy};
+use sluice_base::{Clock, Entropy, Pages};
 use sluice_object::StoredObject;
 use sluice_run::collections::HashMap;
 use sluice_run::lock::Mutex;
@@ -21,10 +25,12 @@ use std::{
     },
     time::Duration,
 };
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 
 /// Owners asked before the store is.
 const OWNERS_MAX: usize = 2;
+/// Segments that are asked for at once, over all nodes: 64 MiB of answers. Others wait their turn.
+const SEGMENTS_MAX: usize = 2048;
 
 /// Settings of a [`Group`].
 #[derive(Clone, Debug)]
@@ -33,9 +39,11 @@ pub struct GroupOptions {
     pub hello: Hello,
     /// This peer's own name, if it is a node: it does not ask itself.
     pub own: Option<NodeName>,
-    /// Time for one try, connecting included: a slow owner costs this, then the next is asked. 4 MiB take 0.4 s at 100 Mbit/s,
-    /// and a store that answers at all does so within a second.
+    /// Time for all nodes together, connecting included; then the store is asked. 4 MiB take 0.4 s at 100 Mbit/s, and a store that
+    /// answers at all does so within a second.
     pub try_time: Duration,
+    /// Bytes of idle buffers that are kept for the next answers: what a few readers of 1 MiB have under way.
+    pub idle_bytes_max: usize,
     /// Time for a node that had the object before the list changed: it answers from its cache or not at all.
     pub previous_time: Duration,
 }
@@ -43,7 +51,13 @@ pub struct GroupOptions {
 impl GroupOptions {
     /// The usual settings.
     pub fn new(hello: Hello) -> Self {
-        Self { hello, own: None, try_time: Duration::from_secs(2), previous_time: Duration::from_millis(500) }
+        Self {
+            hello,
+            own: None,
+            try_time: Duration::from_secs(2),
+            previous_time: Duration::from_millis(500),
+            idle_bytes_max: 16 << 20,
+        }
     }
 }
 
@@ -85,6 +99,8 @@ pub struct Group {
     links: Mutex<HashMap<NodeName, Arc<Link>>>,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
+    pages: Arc<Pages>,
+    room: Semaphore,
     stale: Notify,
     hits: AtomicU64,
     hit_bytes: AtomicU64,
@@ -96,6 +112,8 @@ impl Group {
     /// A group without members yet. Connections are made when they are first used, on the runtime of who uses them.
     pub fn new(options: GroupOptions, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
         Self {
+            pages: Pages::new(options.idle_bytes_max),
+            room: Semaphore::new(SEGMENTS_MAX),
             options,
             view: Mutex::default(),
             links: Mutex::default(),
@@ -163,18 +181,13 @@ impl Group {
         if owners.is_empty() {
             return Err(GroupError::Empty);
         }
+        let _room = self.room.acquire_many(range.len() as u32).await;
         let ask = ReadSegments { object, range, cached_only: false };
-        for owner in owners {
-            match self.ask(owner, &ask, self.options.try_time).await {
-                Ok(segments) => return Ok(segments),
-                Err(LinkError::Gone) => return Err(GroupError::Gone),
-                Err(error) => {
-                    tracing::debug!(node = %owner.name, object = %object.id(), %error, "a node did not answer");
-                    self.fallbacks.fetch_add(1, Relaxed);
-                }
-            }
+        match self.ask_owners(&owners, &ask).await {
+            Ok(segments) => Ok(segments),
+            Err(LinkError::Gone) => Err(GroupError::Gone),
+            Err(_) => Err(GroupError::NoOwner),
         }
-        Err(GroupError::NoOwner)
     }
 
     async fn ask(&self, member: &Member, ask: &ReadSegments, within: Duration) -> Result<Vec<Segment>, LinkError> {
@@ -189,7 +202,13 @@ impl Group {
         if let Some(link) = links.get(&member.name).filter(|link| link.address == member.address) {
             return link.clone();
         }
-        let link = Link::new(member.address, self.options.hello.clone(), self.clock.clone(), self.entropy.clone());
+        let link = Link::new(
+            member.address,
+            self.options.hello.clone(),
+            self.pages.clone(),
+            self.clock.clone(),
+            self.entropy.clone(),
+        );
         link.client.set_epoch(self.view.lock().current().epoch());
         let link = Arc::new(link);
         links.insert(member.name.clone(), link.clone());

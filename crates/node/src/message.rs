@@ -2,7 +2,10 @@
 
 mod segments;
 
-pub use segments::{BadAnswer, READ_SEGMENTS, ReadSegments, Segment, answer, segments};
+pub use segments::{
+    BadAnswer, CHECK_SEGMENTS, CheckSegments, READ_SEGMENTS, ReadSegments, Segment, Set, answer, decode_set,
+    encode_set, indices, segments,
+};
 
 use crate::{
     Member, NodeName,

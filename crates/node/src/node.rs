@@ -1,15 +1,18 @@
 //! A node: reads of segments, answered from the cache disk or, once for all who wait, from the store.
 //!
 //! Nothing that touches a disk runs on the threads of the runtime, so that heartbeats and answers from memory never wait for one.
+//!
+//! **What is on the disk is not checked here before it is sent**: the reader checks it, with CRCs that were kept apart from it, and
+//! tells the node what failed ([`Node::check`]). So the bytes are looked at once on their way, where they are used.
 
 mod fills;
 
 pub use fills::Elsewhere;
 
-use crate::message::{self, Numbers, ReadSegments, Segment};
+use crate::message::{self, CheckSegments, Numbers, ReadSegments, Segment, Set, indices};
 use bytes::Bytes;
 use fills::Fills;
-use sluice_base::{Clock, ObjectId, limits::SEGMENT_BYTES};
+use sluice_base::{Clock, ObjectId, Pages, limits::SEGMENT_BYTES};
 use sluice_object::Store;
 use sluice_store::{Cache, Pin, ReadError};
 use std::{
@@ -23,6 +26,8 @@ use tokio::sync::Semaphore;
 
 /// Reads of the cache disk at once, each with at most 4 MiB for its answer: 64 MiB. What waits to be sent is bounded by its lane.
 const READS_MAX: usize = 16;
+/// Buffers for answers that are kept for the next ones: what four readers of 1 MiB have under way.
+const IDLE_BYTES_MAX: usize = 8 << 20;
 
 /// Why a read has no answer. The reader asks the next owner, or the store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -70,6 +75,7 @@ pub struct Node {
     cache: Cache,
     fills: Arc<Fills>,
     reads: Semaphore,
+    pages: Arc<Pages>,
     counters: Arc<Counters>,
 }
 
@@ -82,9 +88,6 @@ struct Counters {
     filled_bytes: AtomicU64,
     moved_bytes: AtomicU64,
 }
-
-/// Segments of an object, as bits.
-type Set = u128;
 
 fn set_of(range: &Range<u32>) -> Set {
     range.clone().fold(0, |set, index| set | 1 << index)
@@ -100,10 +103,11 @@ impl Node {
         let counters = Arc::new(Counters::default());
         let cache = parts.cache.clone();
         let fills = Arc::new(Fills::new(parts, counters.clone()));
-        Self { cache, fills, reads: Semaphore::new(READS_MAX), counters }
+        let (reads, pages) = (Semaphore::new(READS_MAX), Pages::new(IDLE_BYTES_MAX));
+        Self { cache, fills, reads, pages, counters }
     }
 
-    /// The segments asked for, in their order, each one sound.
+    /// The segments asked for, in their order. Those from the disk are as it gives them: sound unless it is rotten.
     pub async fn read(&self, ask: &ReadSegments) -> Result<Vec<Segment>, NodeError> {
         let outcome = self.read_uncounted(ask).await;
         match &outcome {
@@ -143,15 +147,22 @@ impl Node {
         Ok(segments)
     }
 
-    /// Those that are on the disk and sound.
+    /// Reads segments that failed a reader's check, and gives up the slot of those that fail it here too. Returns these.
+    pub async fn check(&self, check: CheckSegments) -> Set {
+        let Ok(_turn) = self.reads.acquire().await else { return 0 };
+        let cache = self.cache.clone();
+        sluice_run::task::spawn_blocking(move || check_present(&cache, check)).await.unwrap_or(0)
+    }
+
+    /// Those that are on the disk.
     async fn cached(&self, object: ObjectId, range: Range<u32>) -> Vec<Segment> {
         let Some(pin) = self.cache.pin(object) else { return Vec::new() };
         if pin.absent(range.start, range.len() as u32).len() == range.len() {
             return Vec::new();
         }
         let Ok(_turn) = self.reads.acquire().await else { return Vec::new() };
-        let cache = self.cache.clone();
-        let read = sluice_run::task::spawn_blocking(move || read_present(&cache, pin, range));
+        let (cache, pages) = (self.cache.clone(), self.pages.clone());
+        let read = sluice_run::task::spawn_blocking(move || read_present(&cache, &pages, pin, range));
         read.await.unwrap_or_default()
     }
 
@@ -176,21 +187,21 @@ impl Node {
     }
 }
 
-/// Reads the runs of present segments. What fails its check gives its slot up and counts as missing, as does the rest of its run.
-fn read_present(cache: &Cache, pin: Pin, range: Range<u32>) -> Vec<Segment> {
+/// Reads the runs of present segments. One that the disk does not give counts as missing.
+fn read_present(cache: &Cache, pages: &Arc<Pages>, pin: Pin, range: Range<u32>) -> Vec<Segment> {
     let object = pin.object();
     let mut found = Vec::with_capacity(range.len());
     for run in present_runs(&pin, range) {
         let lens: Vec<usize> = run.clone().map(|index| pin.sum(index).len as usize).collect();
-        let mut buf = vec![0; lens.iter().sum()];
-        if let Err(error) = pin.read_at(run.start * SEGMENT_BYTES as u32, &mut buf) {
-            tracing::warn!(%object, %error, "a cached segment is bad");
+        let mut page = pages.take(lens.iter().sum());
+        if let Err(error) = pin.read_unchecked(run.start, page.as_mut()) {
+            tracing::warn!(%object, %error, "a cached segment cannot be read");
             if let ReadError::Corrupt { index } = error {
                 cache.retire(object, index);
             }
             continue;
         }
-        let mut bytes = Bytes::from(buf);
+        let mut bytes = Bytes::from_owner(page);
         found.extend(run.zip(lens).map(|(index, len)| Segment {
             index,
             bytes: bytes.split_to(len),
@@ -198,6 +209,22 @@ fn read_present(cache: &Cache, pin: Pin, range: Range<u32>) -> Vec<Segment> {
         }));
     }
     found
+}
+
+fn check_present(cache: &Cache, check: CheckSegments) -> Set {
+    let object = check.object;
+    let Some(pin) = cache.pin(object) else { return 0 };
+    let (mut damaged, mut buf) = (0, vec![0; SEGMENT_BYTES]);
+    for index in indices(check.segments).filter(|index| pin.has(*index, 1)) {
+        let segment = &mut buf[..pin.sum(index).len as usize];
+        if let Err(error) = pin.read_at(index * SEGMENT_BYTES as u32, segment) {
+            tracing::warn!(%object, %error, "a segment has rotted on the cache's disk");
+            damaged |= 1 << index;
+        }
+    }
+    drop(pin);
+    indices(damaged).for_each(|index| cache.retire(object, index));
+    damaged
 }
 
 /// Runs of present segments that lie behind each other without a gap: only the last of each may be short.

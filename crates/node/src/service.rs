@@ -6,7 +6,7 @@
 
 use crate::{
     Group, Node, NodeError,
-    message::{self, READ_SEGMENTS, ReadSegments},
+    message::{self, CHECK_SEGMENTS, CheckSegments, READ_SEGMENTS, ReadSegments},
 };
 use sluice_base::{Clock, VolumeId, limits::SEGMENTS_PER_OBJECT};
 use sluice_net::{Failure, Peer, Refusal, Service};
@@ -29,7 +29,15 @@ pub struct NodeService {
     clock: Arc<dyn Clock>,
     volume: VolumeId,
     name: String,
-    shares: Mutex<HashMap<usize, Arc<Semaphore>>>,
+    shares: Mutex<HashMap<usize, Share>>,
+}
+
+/// What one connection may have under way.
+#[derive(Clone)]
+struct Share {
+    segments: Arc<Semaphore>,
+    /// Checks read the disk and gain the asker nothing: one at a time.
+    checks: Arc<Semaphore>,
 }
 
 impl NodeService {
@@ -62,7 +70,8 @@ impl Service for NodeService {
     }
 
     fn opened(&self, peer: &Arc<Peer>) {
-        self.shares.lock().insert(key(peer), Arc::new(Semaphore::new(SEGMENTS_MAX)));
+        let share = Share { segments: Arc::new(Semaphore::new(SEGMENTS_MAX)), checks: Arc::new(Semaphore::new(1)) };
+        self.shares.lock().insert(key(peer), share);
     }
 
     async fn call(&self, peer: &Arc<Peer>, request: Request) -> Result<Payload, Failure> {
@@ -70,16 +79,26 @@ impl Service for NodeService {
         if request.epoch != epoch {
             peer.set_epoch(epoch);
         }
-        if request.method != READ_SEGMENTS {
-            return Err(malformed(format!("method {} is not known to a node", request.method)));
-        }
-        let body = request.body.checked().map_err(|error| malformed(error.to_string()))?;
-        let ask = ReadSegments::decode(&body).ok_or_else(|| malformed("the request does not parse".into()))?;
         let share = self.shares.lock().get(&key(peer)).cloned();
         let share = share.ok_or_else(|| malformed("the connection is gone".into()))?;
-        let _room = share.acquire_many(ask.range.len() as u32).await;
-        let read = self.read(ask, request.deadline).await;
-        read.map_err(|error| Failure::new(error.code(), error.to_string()))
+        let body = request.body.checked().map_err(|error| malformed(error.to_string()))?;
+        let unparsed = || malformed("the request does not parse".into());
+        match request.method {
+            READ_SEGMENTS => {
+                let ask = ReadSegments::decode(&body).ok_or_else(unparsed)?;
+                let _room = share.segments.acquire_many(ask.range.len() as u32).await;
+                let read = self.read(ask, request.deadline).await;
+                read.map_err(|error| Failure::new(error.code(), error.to_string()))
+            }
+            CHECK_SEGMENTS => {
+                let check = CheckSegments::decode(&body).ok_or_else(unparsed)?;
+                let Ok(_turn) = share.checks.try_acquire() else {
+                    return Err(Failure::new(message::FAILED_BUSY, "one check at a time"));
+                };
+                Ok(message::encode_set(self.node.check(check).await).into())
+            }
+            other => Err(malformed(format!("method {other} is not known to a node"))),
+        }
     }
 
     fn gone(&self, peer: &Arc<Peer>, _: &ConnectionError) {

@@ -156,9 +156,17 @@ impl Connection {
         self.input.awaited().filter(|header| header.length > 0)
     }
 
-    /// Bytes to the end of the header that is awaited, for a driver that must not read into the body.
+    /// Bytes to the end of the header that is awaited, for a driver that must not read into the body; 0 while a body is.
     pub fn header_bytes_missing(&self) -> usize {
+        if self.input.awaits_body() {
+            return 0;
+        }
         (crate::HEADER_BYTES + self.records.tag_bytes()).saturating_sub(self.input.buffer.len())
+    }
+
+    /// Part of the body that [`Self::expects_body`] announced has come.
+    pub fn handle_heard(&mut self, now: Duration) {
+        self.clock.heard(now);
     }
 
     /// Takes the whole body that [`Self::expects_body`] announced; `Bytes::from_owner` makes any buffer one.

@@ -74,6 +74,11 @@ impl Inbox {
         Ok(Some((header, body)))
     }
 
+    /// Whether the body of a frame is awaited, or the rest of it.
+    pub(crate) fn awaits_body(&self) -> bool {
+        self.header.is_some()
+    }
+
     /// The header whose body is awaited and of which no byte has come.
     pub(crate) fn awaited(&self) -> Option<Header> {
         self.header.filter(|_| self.buffer.is_empty())

@@ -1,6 +1,7 @@
 //! A volume's server, nodes that lend their caches to it, and a mount that reads through them.
 
 mod node;
+mod trouble;
 
 use node::{Node, members, sum};
 use sluice_tests::{Mount, Server, Stopwatch, skipped_in_local_mode, wait_for};

@@ -1,5 +1,6 @@
 //! Processes of `sluice serve sluice://...`.
 
+use rustix::process::{Pid, Signal, kill_process};
 use sluice_tests::{Server, sluice_binary, wait_for};
 use std::{
     fs::{self, File},
@@ -13,6 +14,8 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// A running node. Dropping it ends its process.
 pub struct Node {
     pub name: String,
+    /// Where its cache is.
+    pub dir: PathBuf,
     child: Child,
     log: PathBuf,
 }
@@ -39,13 +42,18 @@ impl Node {
         command.args(["serve", &server.meta(), "--listen", "127.0.0.1:0", "--name", name, "--cache"]);
         command.arg(format!("{}:256M", dir.display())).stdin(Stdio::null());
         let child = command.stdout(out.try_clone().expect("dup")).stderr(out).spawn().expect("start sluice serve");
-        Self { name: name.into(), child, log }
+        Self { name: name.into(), dir, child, log }
     }
 
     /// Ends the process as a crash would.
     pub fn kill9(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+
+    /// Stops the process, so that it keeps its connections and answers nothing.
+    pub fn stop(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::STOP).expect("SIGSTOP");
     }
 
     /// How the process ended by itself.

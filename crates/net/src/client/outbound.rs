@@ -4,6 +4,7 @@ use super::{Callbacks, LaneState, Shared};
 use crate::{
     Failure,
     driver::{Handler, drive},
+    intake::Intake,
     lane::Lane,
 };
 use sluice_run::lock::Mutex;
@@ -76,7 +77,8 @@ impl<C: Callbacks> Outbound<C> {
         connection.set_epoch(self.shared.epoch.load(Ordering::Relaxed));
         let lane = Lane::new(clock, stream, connection);
         *self.lane.lock() = Some(lane.clone());
-        let why = drive(lane, self, closing.clone()).await;
+        let pages = self.shared.options.pages.clone().filter(|_| !small);
+        let why = drive(lane, self, closing.clone(), pages.map(Intake::new)).await;
         self.shared.lanes.lock()[self.index] = None;
         *self.lane.lock() = None;
         why

@@ -1,8 +1,8 @@
 //! The way to one node: its lanes, and how it has fared lately.
 
 use super::bytes_of;
-use crate::message::{self, BadAnswer, READ_SEGMENTS, ReadSegments, Segment};
-use sluice_base::{Clock, Entropy};
+use crate::message::{self, BadAnswer, CHECK_SEGMENTS, CheckSegments, READ_SEGMENTS, ReadSegments, Segment, Set};
+use sluice_base::{Clock, Entropy, Pages};
 use sluice_net::{CallError, Client, ClientOptions, LaneState, NoCallbacks};
 use sluice_run::lock::Mutex;
 use sluice_wire::{Hello, LaneClass};
@@ -10,7 +10,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -19,6 +19,10 @@ use std::{
 const AVOID_BASE: Duration = Duration::from_secs(1);
 /// ... up to this. The server drops one that is gone within 6 s.
 const AVOID_MAX: Duration = Duration::from_secs(16);
+/// A node that others overtook so often in a row, without an answer of its own, counts as failed.
+const OVERTAKEN_MAX: u32 = 3;
+/// Time for a node to check what it sent.
+const CHECK_TIME: Duration = Duration::from_secs(5);
 
 /// Why a node did not give segments.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -36,11 +40,13 @@ pub(super) enum LinkError {
 }
 
 impl LinkError {
-    /// Whether the node itself is at fault, so that it is better left alone for a while.
+    /// Whether the node itself is at fault, so that it is better left alone for a while. To find that it is not connected costs
+    /// nothing, and bytes that fail their check are looked into first.
     fn is_trouble(&self) -> bool {
         match self {
-            Self::Avoided | Self::Gone | Self::Call(CallError::Failed { .. }) => false,
-            Self::NotConnected(_) | Self::Call(_) | Self::BadAnswer(_) => true,
+            Self::Avoided | Self::NotConnected(_) | Self::Gone | Self::Call(CallError::Failed { .. }) => false,
+            Self::BadAnswer(bad) => !matches!(bad, BadAnswer::Corrupt(_)),
+            Self::Call(_) => true,
         }
     }
 }
@@ -52,12 +58,15 @@ pub(super) struct Link {
     pub(super) hit_bytes: AtomicU64,
     clock: Arc<dyn Clock>,
     health: Mutex<Health>,
+    /// It has been asked to check its disk.
+    checks: AtomicBool,
 }
 
 /// Failures in a row, and until when they keep us away.
 #[derive(Default)]
 struct Health {
     failures: u32,
+    overtaken: u32,
     avoided_until: Duration,
 }
 
@@ -67,22 +76,40 @@ impl Health {
             *self = Self::default();
         } else {
             self.failures += 1;
+            self.overtaken = 0;
             self.avoided_until = now + AVOID_BASE.saturating_mul(1 << self.failures.min(10)).min(AVOID_MAX);
+        }
+    }
+
+    fn note_overtaken(&mut self, now: Duration) {
+        self.overtaken += 1;
+        if self.overtaken >= OVERTAKEN_MAX {
+            self.note(now, false);
         }
     }
 }
 
 impl Link {
     /// Begins to connect.
-    pub(super) fn new(address: SocketAddr, hello: Hello, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
-        let options = ClientOptions { lanes_bulk: 1, ..ClientOptions::default() };
+    pub(super) fn new(
+        address: SocketAddr,
+        hello: Hello,
+        pages: Arc<Pages>,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+    ) -> Self {
+        let options = ClientOptions { lanes_bulk: 1, pages: Some(pages), ..ClientOptions::default() };
         let client = Client::new(vec![address], hello, Arc::new(NoCallbacks), options, clock.clone(), entropy);
         let (hits, hit_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { client, address, hits, hit_bytes, clock, health: Mutex::default() }
+        Self { client, address, hits, hit_bytes, clock, health: Mutex::default(), checks: AtomicBool::new(false) }
     }
 
     /// Segments, each one checked, and the epoch that the node knows.
-    pub(super) async fn read(&self, ask: &ReadSegments, within: Duration) -> Result<(Vec<Segment>, u32), LinkError> {
+    pub(super) async fn read(
+        self: &Arc<Self>,
+        ask: &ReadSegments,
+        within: Duration,
+    ) -> Result<(Vec<Segment>, u32), LinkError> {
         if self.clock.monotonic() < self.health.lock().avoided_until {
             return Err(LinkError::Avoided);
         }
@@ -92,11 +119,43 @@ impl Link {
         if let Err(error @ LinkError::BadAnswer(_)) = &outcome {
             tracing::warn!(node = %self.address, object = %ask.object.id(), %error, "a node sent bad bytes");
         }
+        if let Err(LinkError::BadAnswer(BadAnswer::Corrupt(segments))) = outcome {
+            self.look_into(CheckSegments { object: ask.object.id(), segments });
+        }
         if let Ok((segments, _)) = &outcome {
             self.hits.fetch_add(1, Relaxed);
             self.hit_bytes.fetch_add(bytes_of(segments), Relaxed);
         }
         outcome
+    }
+
+    /// Another one answered while this one did not.
+    pub(super) fn note_overtaken(&self) {
+        self.health.lock().note_overtaken(self.clock.monotonic());
+    }
+
+    /// Tells the node in the background that segments which it sent are damaged. If its disk is not rotten, it is the node, or the
+    /// way to it.
+    fn look_into(self: &Arc<Self>, check: CheckSegments) {
+        if self.checks.swap(true, Relaxed) {
+            return;
+        }
+        let link = self.clone();
+        sluice_run::task::spawn(async move {
+            let found = link.check(check).await;
+            link.checks.store(false, Relaxed);
+            if found & check.segments == 0 {
+                tracing::warn!(node = %link.address, object = %check.object, "its disk is sound: it is left alone");
+                link.health.lock().note(link.clock.monotonic(), false);
+            }
+        });
+    }
+
+    /// Those of the segments that the node found damaged.
+    async fn check(&self, check: CheckSegments) -> Set {
+        let told = self.client.call(CHECK_SEGMENTS, check.encode(), CHECK_TIME).await;
+        let body = told.ok().and_then(|reply| reply.body.checked().ok());
+        body.and_then(|body| message::decode_set(&body)).unwrap_or(0)
     }
 
     async fn try_read(&self, ask: &ReadSegments, within: Duration) -> Result<(Vec<Segment>, u32), LinkError> {
@@ -131,5 +190,17 @@ mod tests {
         }
         health.note(now, true);
         assert_eq!((health.failures, health.avoided_until), (0, Duration::ZERO));
+    }
+
+    #[test]
+    fn one_that_is_overtaken_again_and_again_has_failed() {
+        let (mut health, now) = (Health::default(), Duration::from_secs(100));
+        for _ in 0..10 {
+            health.note_overtaken(now);
+            health.note_overtaken(now);
+            health.note(now, true);
+        }
+        (0..3).for_each(|_| health.note_overtaken(now));
+        assert_eq!((health.failures, health.avoided_until), (1, now + Duration::from_secs(2)));
     }
 }

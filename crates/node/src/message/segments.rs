@@ -13,6 +13,12 @@ use std::{fmt, ops::Range};
 /// Asked of a node: segments of a stored object.
 pub const READ_SEGMENTS: u16 = 220;
 
+/// Told to a node: segments that it sent failed their check. It checks them on its disk.
+pub const CHECK_SEGMENTS: u16 = 221;
+
+/// Segments of an object, as bits.
+pub type Set = u128;
+
 /// Only what is cached is wanted.
 const CACHED_ONLY: u8 = 1;
 /// Length and CRC of each segment.
@@ -46,9 +52,9 @@ pub enum BadAnswer {
     /// Lengths and body do not fit.
     #[error("the answer is not laid out as segments")]
     Malformed,
-    /// Bytes that are not those of the segment.
-    #[error("segment {0} fails its checksum")]
-    Corrupt(u32),
+    /// Bytes that are not those of these segments.
+    #[error("segments {} fail their checksums", list(*.0))]
+    Corrupt(Set),
     /// Segments are sound, the rest is not.
     #[error("the answer fails its checksum")]
     Checksum,
@@ -78,6 +84,48 @@ impl ReadSegments {
         let sound = bytes.is_empty() && !range.is_empty() && range.end <= count;
         sound.then_some(Self { object, range, cached_only: flags == CACHED_ONLY })
     }
+}
+
+/// The body of [`CHECK_SEGMENTS`]. The answer is the set of those that were damaged, which the node has given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CheckSegments {
+    /// The object.
+    pub object: ObjectId,
+    /// Its segments, at least one.
+    pub segments: Set,
+}
+
+impl CheckSegments {
+    /// The bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        [&self.object.0[..], &encode_set(self.segments)].concat()
+    }
+
+    /// What the bytes say.
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        let (object, segments) = bytes.split_first_chunk()?;
+        let segments = decode_set(segments).filter(|segments| *segments != 0)?;
+        Some(Self { object: ObjectId(*object), segments })
+    }
+}
+
+/// The answer to [`CHECK_SEGMENTS`].
+pub fn encode_set(segments: Set) -> Vec<u8> {
+    segments.to_le_bytes().to_vec()
+}
+
+/// What an answer to [`CHECK_SEGMENTS`] says.
+pub fn decode_set(bytes: &[u8]) -> Option<Set> {
+    Some(Set::from_le_bytes(bytes.try_into().ok()?))
+}
+
+/// The numbers in a set.
+pub fn indices(segments: Set) -> impl Iterator<Item = u32> {
+    (0..Set::BITS).filter(move |index| segments >> index & 1 != 0)
+}
+
+fn list(segments: Set) -> String {
+    indices(segments).map(|index| index.to_string()).collect::<Vec<_>>().join(", ")
 }
 
 impl fmt::Debug for Segment {
@@ -139,7 +187,7 @@ pub(super) fn open(
     }
     let mut head = bytes.split_to(HEAD_BYTES * range.len());
     let mut crc = crc32c(&head);
-    let mut found = Vec::with_capacity(range.len());
+    let (mut found, mut corrupt) = (Vec::with_capacity(range.len()), 0);
     for index in range {
         let (len, sum) = (head.get_u32_le() as usize, head.get_u32_le());
         if len > SEGMENT_BYTES || len > bytes.len() {
@@ -147,13 +195,14 @@ pub(super) fn open(
         }
         let segment = Segment { index, bytes: bytes.split_to(len), crc: sum };
         if !segment.is_sound(object) {
-            return Err(BadAnswer::Corrupt(index));
+            corrupt |= 1 << index;
         }
         crc = followed_by(crc, object, &segment);
         found.push(segment);
     }
     match expected {
         _ if !bytes.is_empty() => Err(BadAnswer::Malformed),
+        _ if corrupt != 0 => Err(BadAnswer::Corrupt(corrupt)),
         Some(expected) if expected != crc => Err(BadAnswer::Checksum),
         _ => Ok(found),
     }

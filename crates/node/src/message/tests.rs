@@ -55,6 +55,18 @@ fn bodies_survive_the_round_trip() {
     assert_eq!(decode_group(&[1]), None);
 }
 
+#[test]
+fn what_is_to_be_checked_comes_through() {
+    let check = CheckSegments { object: OBJECT, segments: 1 << 127 | 5 };
+    let bytes = check.encode();
+    assert_eq!(CheckSegments::decode(&bytes), Some(check));
+    assert_eq!(CheckSegments::decode(&bytes[..31]), None);
+    assert_eq!(CheckSegments::decode(&[&bytes[..], &[0]].concat()), None);
+    assert_eq!(CheckSegments::decode(&CheckSegments { object: OBJECT, segments: 0 }.encode()), None);
+    assert_eq!(decode_set(&encode_set(9)), Some(9));
+    assert_eq!(indices(0b1010).collect::<Vec<_>>(), [1, 3]);
+}
+
 fn some_segments() -> Vec<Segment> {
     let full = |index: u32, len: usize| {
         let bytes = Bytes::from(vec![index as u8 + 1; len]);
@@ -73,11 +85,15 @@ fn answers_are_checked_once_and_wholly() {
     assert_eq!(opened(bytes.clone(), Some(crc)), Ok(segments.clone()));
     assert_eq!(opened(bytes.clone(), None), Ok(segments));
     assert_eq!(opened(bytes.clone(), Some(crc ^ 1)), Err(BadAnswer::Checksum));
-    assert_eq!(open(bytes.clone().into(), Some(crc), OBJECT, 3..7), Err(BadAnswer::Corrupt(3)), "of another place");
-    assert_eq!(open(bytes.clone().into(), Some(crc), ObjectId([4; 16]), 4..8), Err(BadAnswer::Corrupt(4)));
+    assert_eq!(
+        open(bytes.clone().into(), Some(crc), OBJECT, 3..7),
+        Err(BadAnswer::Corrupt(0b110_1000)),
+        "of another place"
+    );
+    assert_eq!(open(bytes.clone().into(), Some(crc), ObjectId([4; 16]), 4..8), Err(BadAnswer::Corrupt(0b1101_0000)));
     let mut flipped = bytes.clone();
     flipped[40_000] ^= 1;
-    assert_eq!(opened(flipped, Some(crc)), Err(BadAnswer::Corrupt(6)));
+    assert_eq!(opened(flipped, Some(crc)), Err(BadAnswer::Corrupt(1 << 6)));
     for len in [0, 31, 32, 100, bytes.len() - 1] {
         assert!(opened(bytes[..len].to_vec(), Some(crc)).is_err(), "cut at {len}");
     }

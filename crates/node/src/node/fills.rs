@@ -6,8 +6,8 @@
 
 mod fill;
 
-use super::{Counters, NodeError, NodeParts, Set, set_of};
-use crate::message::Segment;
+use super::{Counters, NodeError, NodeParts, set_of};
+use crate::message::{Segment, Set};
 use fill::{Fill, State};
 use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use sluice_base::ObjectId;

@@ -19,9 +19,14 @@ async fn what_does_not_parse_is_said_to_be_so() {
     let rig = Rig::new();
     let host = rig.host("a").await;
     let client = client(host.server.address(), hello(PeerKind::Mount, "m"));
-    for (method, body) in
-        [(READ_SEGMENTS, vec![]), (READ_SEGMENTS, vec![0xff; 37]), (1, vec![1]), (message::JOIN, vec![])]
-    {
+    for (method, body) in [
+        (READ_SEGMENTS, vec![]),
+        (READ_SEGMENTS, vec![0xff; 37]),
+        (1, vec![1]),
+        (message::JOIN, vec![]),
+        (message::CHECK_SEGMENTS, vec![0; 32]),
+        (message::CHECK_SEGMENTS, vec![1; 31]),
+    ] {
         let failed = client.call(method, body, LONG).await;
         assert!(matches!(failed, Err(CallError::Failed { code: FAILED_MALFORMED, .. })), "{failed:?}");
     }

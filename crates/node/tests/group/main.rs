@@ -6,3 +6,4 @@ mod hostile;
 mod nodes;
 mod readers;
 mod rig;
+mod trouble;

@@ -3,7 +3,10 @@
 use crate::rig::{Rig, SEG, assert_right};
 use futures::future::join_all;
 use sluice_base::disk::MemoryDisk;
-use sluice_node::{NodeError, message::ReadSegments};
+use sluice_node::{
+    NodeError,
+    message::{CheckSegments, ReadSegments},
+};
 use sluice_object::{
     StoredObject,
     backend::{Fault, RequestKind},
@@ -79,14 +82,24 @@ async fn segments_without_bytes_are_known_as_such() {
 }
 
 #[tokio::test]
-async fn a_rotten_segment_is_fetched_again() {
+async fn a_rotten_segment_is_given_up_when_a_reader_says_so() {
     let (rig, disk) = (Rig::new(), MemoryDisk::default());
     let (node, object) = (rig.node(&disk, None), rig.object(1, &[true; 4]).await);
     node.read(&ask(object, 0..4)).await.unwrap();
     crate::rig::eventually("the cache", || node.numbers().used_bytes == 4 * SEG as u64).await;
+    let check = |segments| CheckSegments { object: object.id(), segments };
+    assert_eq!(node.check(check(0b1111)).await, 0);
     assert!(disk.flip_bit("/cache/slab-00000".as_ref(), 2 * SEG as u64 + 17));
+    let sound: Vec<bool> =
+        node.read(&ask(object, 0..4)).await.unwrap().iter().map(|segment| segment.is_sound(object.id())).collect();
+    assert_eq!(sound, [true, true, false, true], "nobody but the reader looks at the bytes");
+    assert_eq!(
+        (node.check(check(0b1011)).await, node.check(check(1 << 127)).await),
+        (0, 0),
+        "others are sound or not there"
+    );
+    assert_eq!((node.check(check(0b0100)).await, node.numbers().corrupt_segments), (0b0100, 1));
     assert_right(object, 0, &node.read(&ask(object, 0..4)).await.unwrap());
-    assert_eq!(node.numbers().corrupt_segments, 1);
     assert_eq!(rig.gets(), 2);
 }
 

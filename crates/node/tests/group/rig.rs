@@ -56,17 +56,19 @@ impl Rig {
     pub async fn host(&self, name: &str) -> Host {
         let options = GroupOptions { own: Some(named(name)), ..GroupOptions::new(hello(PeerKind::Node, name)) };
         let group = Arc::new(Group::new(options, clock(), Arc::new(OsEntropy)));
-        let node = self.node(&MemoryDisk::default(), Some(group.clone()));
+        let disk = MemoryDisk::default();
+        let node = self.node(&disk, Some(group.clone()));
         let clock = clock();
         let service = NodeService::new(node.clone(), group.clone(), clock.clone(), VOLUME, name.into());
         let server = Server::bind(local(), Arc::new(service), ServerOptions::default(), clock).await;
         let server = server.expect("a free port");
-        Host { name: named(name), node, group, server }
+        Host { name: named(name), disk, node, group, server }
     }
 }
 
 pub struct Host {
     pub name: NodeName,
+    pub disk: MemoryDisk,
     pub node: Arc<Node>,
     pub group: Arc<Group>,
     pub server: Server,

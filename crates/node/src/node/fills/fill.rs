@@ -1,7 +1,7 @@
 //! One fill: what is wanted, what has come.
 
-use super::{NodeError, Set};
-use crate::message::Segment;
+use super::NodeError;
+use crate::message::{Segment, Set};
 use sluice_object::StoredObject;
 use sluice_run::collections::HashMap;
 use sluice_run::lock::Mutex;
