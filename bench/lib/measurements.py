@@ -6,7 +6,7 @@ import pathlib
 import subprocess
 import tempfile
 
-from group import group_read
+from group import group_crowd, group_read, group_share
 from limits import GIB, in_turns, median, program
 from table import Row
 
@@ -127,6 +127,8 @@ def million_memory(product, args):
 # Those that make a cluster of their own, and take the arguments alone.
 GROUP = {
     "group-read": group_read,
+    "group-share": group_share,
+    "group-crowd": group_crowd,
 }
 # Those of a mount by way of a server.
 REMOTE = {"remote-metadata"}
