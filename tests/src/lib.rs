@@ -13,6 +13,7 @@
 
 mod gateway;
 mod lock;
+mod locker;
 mod place;
 mod poll;
 mod run;
@@ -23,6 +24,7 @@ mod volume;
 
 pub use gateway::{Gateway, SECRET};
 pub use lock::{LockKind, set_range_lock, would_block_on};
+pub use locker::{Locker, told};
 pub use place::Place;
 pub use poll::{Stopwatch, eventually, wait_for};
 pub use run::{Ran, run, shell, sluice, sluice_binary};

@@ -21,6 +21,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 pub struct Server {
     volume: Volume,
     port: u16,
+    options: Vec<OsString>,
     child: Option<Child>,
 }
 
@@ -32,10 +33,20 @@ impl Server {
     #[expect(clippy::new_without_default, reason = "it starts a process: not a default value")]
     #[track_caller]
     pub fn new() -> Self {
+        Self::with(&[])
+    }
+
+    /// As [`Server::new`], with further options of `serve`.
+    ///
+    /// # Panics
+    /// When one of them fails.
+    #[track_caller]
+    pub fn with(options: &[&str]) -> Self {
         let volume = Volume::new();
         let store = ["--store".into(), "file:objects".into()];
         volume.sluice(["format".into(), volume.dir().into_os_string()].into_iter().chain(store)).ok();
-        let mut server = Self { volume, port: free_port(), child: None };
+        let mut server =
+            Self { volume, port: free_port(), options: options.iter().map(OsString::from).collect(), child: None };
         server.start();
         server
     }
@@ -49,6 +60,7 @@ impl Server {
         let address = format!("127.0.0.1:{}", self.port);
         let mut command = self.volume.command(["serve".as_ref(), self.volume.dir().as_os_str()]);
         command.args(["--listen", &address, "--cache-size", "64M", "--journal-size", "64M"]);
+        command.args(&self.options);
         let log = File::options().create(true).append(true).open(self.log_path()).expect("the log");
         let child = command.stdin(Stdio::null()).stdout(log.try_clone().expect("dup")).stderr(log).spawn();
         self.child = Some(child.expect("start sluice serve"));

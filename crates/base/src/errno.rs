@@ -30,6 +30,8 @@ names! {
     ENOMEM = NOMEM: "Out of memory.",
     EACCES = ACCESS: "Permission denied.",
     EBUSY = BUSY: "Busy.",
+    EDEADLK = DEADLK: "Each waits for the other.",
+    ENOLCK = NOLCK: "Too many locks.",
     EEXIST = EXIST: "Exists.",
     EXDEV = XDEV: "Crosses file systems.",
     ENODEV = NODEV: "No such device.",

@@ -208,7 +208,7 @@ fn serve(
     let leased = metadata.clone();
     let options = ServeOptions {
         valid: Box::new(move || leased.valid()),
-        shared: true,
+        locks: Some(metadata.clone()),
         available_bytes: available(config, dir)?,
     };
     let source = format!("{}#{}", args.meta, dir.display());

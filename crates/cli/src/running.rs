@@ -71,6 +71,7 @@ impl Running {
         let (ended, has_ended) = watch::channel(false);
         let fuse = Config {
             mount: MountOptions { source, suid_and_devices: true, ..MountOptions::default() },
+            kernel_locks: options.locks.is_none(),
             ..Config::default()
         };
         let on_end = Box::new(move || {

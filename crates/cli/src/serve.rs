@@ -56,6 +56,9 @@ pub struct ServeArgs {
     /// A node's share of the objects; 0 takes none, default: 1 for each GiB of its cache
     #[arg(long, value_name = "N")]
     pub weight: Option<u32>,
+    /// How long a mount that is not heard of keeps its locks and holds up others' changes; a node has none. 2s to 10m
+    #[arg(long, default_value = "15s", value_name = "TIME", value_parser = ValueParser::new(parse_lease))]
+    pub lease: Duration,
     /// Room for cached objects; 0 goes without a cache disk
     #[arg(long, default_value = "10G", value_name = "SIZE", value_parser = ValueParser::new(units::parse_size))]
     pub cache_size: u64,
@@ -66,6 +69,13 @@ pub struct ServeArgs {
 
 /// How long requests under way may take when the server ends.
 const GRACE: Duration = Duration::from_secs(2);
+
+/// Mounts renew their leases every second; a lease of many minutes makes a mount that vanished felt as long.
+fn parse_lease(text: &str) -> Result<Duration, String> {
+    let lease = units::parse_time(text)?;
+    let sound = Duration::from_secs(2)..=Duration::from_secs(600);
+    if sound.contains(&lease) { Ok(lease) } else { Err("a lease is between 2s and 10m".into()) }
+}
 
 pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     if let Some(meta) = args.meta.to_str().filter(|meta| meta.starts_with("sluice://")) {
@@ -102,7 +112,8 @@ fn serve(args: &ServeArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<Exit
     // Orphans may be in use by mounts that come back.
     let settings = Settings { reclaim_orphans: false, ..Settings::default() };
     let running = Running::of_volume(volume, settings, runtime.handle())?;
-    let sessions = rpc::Server::open(namespace, rpc::Settings::default(), clock.monotonic())?;
+    let sessions =
+        rpc::Server::open(namespace, rpc::Settings { lease: args.lease, ..Default::default() }, clock.monotonic())?;
     // A mount elsewhere must be told a place that means the same there.
     let mut told = config.clone();
     if let StoreUrl::File(path) = config.store_url(dir)? {

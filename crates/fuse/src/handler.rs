@@ -40,7 +40,14 @@ pub enum Answer {
     /// The result comes from this future, which is spawned on tokio. It is dropped when the caller was interrupted and
     /// the grace period is over, so work that must not stop half-way belongs in a task of its own.
     Later(Pin<Box<dyn Future<Output = LateReply> + Send>>),
+    /// As [`Answer::Later`], for what may take for ever: it is told when the caller was interrupted, and then ends soon by itself.
+    Interruptible(Interruptible),
 }
+
+/// A future that is never dropped before its end, made from the one that resolves when its caller is interrupted.
+pub type Interruptible = Box<dyn FnOnce(Interrupted) -> Pin<Box<dyn Future<Output = LateReply> + Send>> + Send>;
+/// Resolves when the caller of a request got a signal, else never.
+pub type Interrupted = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Answer {
     /// Boxes `future` into [`Answer::Later`].

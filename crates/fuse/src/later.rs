@@ -3,7 +3,7 @@
 //! Each has a [`Ticket`] in its task, which brings the outcome to the reactor that took the request, whatever happens
 //! to the task, and a place in [`Waiting`], where INTERRUPT finds it.
 
-use crate::handler::{Answer, Handler, LateReply};
+use crate::handler::{Answer, Handler, Interruptible, LateReply};
 use crate::reply::{Body, ReplyBuffer};
 use crate::request::Request;
 use parking_lot::Mutex;
@@ -164,6 +164,27 @@ pub(crate) fn spawn(
     });
 }
 
+/// Runs what `begin` makes to its end, which it hastens when it is interrupted.
+pub(crate) fn spawn_interruptible(
+    runtime: &tokio::runtime::Handle,
+    begin: Interruptible,
+    unique: u64,
+    (inbox, waiting): (&Arc<Inbox>, &Arc<Waiting>),
+) {
+    let interrupted = waiting.enter(unique);
+    let (inbox, waiting) = (Arc::clone(inbox), Arc::clone(waiting));
+    let ticket = Ticket { inbox, waiting, unique, outcome: Err(Errno::EIO) };
+    let interrupted = Box::pin(async move {
+        if interrupted.await.is_err() {
+            std::future::pending().await
+        }
+    });
+    runtime.spawn(async move {
+        let outcome = begin(interrupted).await;
+        ticket.settle(outcome);
+    });
+}
+
 /// The answer to the request in `bytes` from a thread that may wait. Tokio bounds these threads, the sessions' limit of later
 /// requests those that wait for one.
 pub(crate) fn waiting(handler: Arc<dyn Handler>, bytes: Vec<u8>) -> Pin<Box<dyn Future<Output = LateReply> + Send>> {
@@ -193,7 +214,8 @@ fn answer_waiting(handler: &dyn Handler, bytes: &[u8]) -> Result<Waited, Errno> 
             Answer::Done => Ok(Waited::Body(reply.body().to_vec().into())),
             Answer::Error(errno) => Err(errno),
             Answer::Later(future) => Ok(Waited::Later(future)),
-            Answer::None | Answer::Away => Err(Errno::EIO),
+            // Such a one never has to be asked for again.
+            Answer::None | Answer::Away | Answer::Interruptible(_) => Err(Errno::EIO),
         }
     })
 }

@@ -26,7 +26,7 @@ mod serve;
 mod session;
 
 pub use counters::{Class, Counts};
-pub use handler::{Answer, Handler, LateReply};
+pub use handler::{Answer, Handler, Interrupted, Interruptible, LateReply};
 pub use init::{InitError, Negotiated};
 pub use mount::{MountError, MountOptions, unmount};
 pub use notify::{Notifier, NotifyError};

@@ -191,6 +191,13 @@ impl Reactor {
                 later::spawn(&shared.runtime, future, unique, route, shared.interrupt_grace);
                 Written::Taken
             }
+            Answer::Interruptible(begin) => {
+                add(&self.peer.counters.later);
+                self.later += 1;
+                let shared = &self.shared;
+                later::spawn_interruptible(&shared.runtime, begin, unique, (&self.peer.inbox, &shared.waiting));
+                Written::Taken
+            }
         }
     }
 

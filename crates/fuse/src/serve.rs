@@ -1,5 +1,7 @@
 //! The vfs behind a session: unpack, call, reply. No rule of the file system lives here.
 
+mod locks;
+
 use crate::{
     Answer, Entry, Handler, Operation, Reply, ReplyBuffer, Request, StatFs,
     abi::flags::fopen,
@@ -7,7 +9,7 @@ use crate::{
 };
 use sluice_base::{Errno, Ino, limits::NAME_BYTES_MAX};
 use sluice_meta as meta;
-use sluice_vfs::{Failure, HandleId, Read, SeekFrom, Vfs, waiting};
+use sluice_vfs::{Failure, HandleId, Read, SeekFrom, Vfs, remote::Remote, waiting};
 use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
 /// How long the kernel may believe names and attributes, and how much room statfs shows.
@@ -15,8 +17,8 @@ pub struct ServeOptions {
     /// Of a mount that is the volume's only one everything that changes passes through it: an hour. Of others, what is left of the
     /// lease.
     pub valid: Box<dyn Fn() -> Duration + Send + Sync>,
-    /// Others mount the volume too: a close publishes what was written.
-    pub shared: bool,
+    /// Who keeps the locks, where others mount the volume too: there a close publishes what was written, and is always told.
+    pub locks: Option<Arc<Remote>>,
     /// Bytes that may still be written, as far as anybody knows.
     pub available_bytes: Box<dyn Fn() -> u64 + Send + Sync>,
 }
@@ -74,6 +76,7 @@ impl VfsHandler {
     fn dispatch(&self, request: &Request<'_>, reply: &mut ReplyBuffer) -> Outcome {
         let ino = Ino(request.nodeid);
         let caller = meta::Caller { uid: request.uid, gid: request.gid };
+        self.check_locks(&request.operation)?;
         match request.operation {
             Operation::Lookup { name } => self.lookup(ino, name, reply),
             Operation::GetAttr { .. } => {
@@ -109,14 +112,20 @@ impl VfsHandler {
                 Ok(Answer::Done)
             }
             Operation::Release { fh, .. } => {
-                self.vfs.release(HandleId(fh));
-                Ok(Answer::Done)
+                let freed = self.released(HandleId(fh));
+                if freed != Err(Failure::Away) {
+                    self.vfs.release(HandleId(fh));
+                }
+                freed.map(|()| Answer::Done)
             }
             Operation::Access { .. } => Ok(Answer::Done),
-            Operation::Flush { .. } => {
+            Operation::Flush { fh, lock_owner } => {
                 self.vfs.namespace().publish(ino)?;
+                self.flushed(ino, HandleId(fh), lock_owner)?;
                 Ok(Answer::Done)
             }
+            Operation::SetLk { lock, wait } => self.set_lock(ino, lock, wait),
+            Operation::GetLk(lock) => self.test_lock(ino, lock),
             Operation::Fsync { .. } => {
                 self.vfs.namespace().publish(ino)?;
                 Ok(self.sync())
@@ -230,12 +239,11 @@ impl VfsHandler {
         }
     }
 
-    /// FOPEN_NOFLUSH where close has nothing to publish: writes are acked by the journal as they come, and only pages of a
-    /// writable mapping, which needs a file open for both reading and writing (mmap(2)), may wait in the kernel.
+    /// FOPEN_NOFLUSH where close has nothing to publish and to unlock: writes are acked by the journal as they come, and only pages of
+    /// a writable mapping, which needs a file open for both reading and writing (mmap(2)), may wait in the kernel.
     fn on_close(&self, open_flags: u32) -> u32 {
-        let may_write =
-            if self.options.shared { open_flags & O_ACCMODE != 0 } else { open_flags & O_ACCMODE == O_RDWR };
-        if may_write { 0 } else { fopen::NOFLUSH }
+        let must_know = self.options.locks.is_some() || open_flags & O_ACCMODE == O_RDWR;
+        if must_know { 0 } else { fopen::NOFLUSH }
     }
 
     fn valid(&self) -> Duration {

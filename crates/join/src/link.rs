@@ -31,6 +31,9 @@ const UNSTORED_TIME: Duration = Duration::from_secs(15);
 pub trait Kernel: Send + Sync + 'static {
     /// Drops what `items` name, as far as it can be waited for.
     fn tell<'a>(&'a self, items: &'a [Invalidation]) -> BoxFuture<'a, ()>;
+
+    /// Resolves once it has dropped all that it was told to.
+    fn settled(&self) -> BoxFuture<'static, ()>;
 }
 
 /// Calls that block their thread.
@@ -48,19 +51,31 @@ impl NetLink {
 
 impl Link for NetLink {
     fn call(&self, method: u16, body: Vec<u8>) -> Result<Vec<u8>, LinkError> {
-        self.runtime.block_on(async {
-            let lost = match self.client.call(method, body, CALL_TIME).await {
-                Ok(reply) => match reply.body.checked() {
-                    Ok(bytes) => return Ok(bytes.to_vec()),
-                    Err(error) => error.to_string(),
-                },
-                Err(CallError::Closed) => return Err(LinkError::Closed),
-                Err(error) => error.to_string(),
-            };
-            sluice_run::time::sleep(PAUSE).await;
-            Err(LinkError::Lost(lost))
-        })
+        self.runtime.block_on(ask(&self.client, method, body, CALL_TIME))
     }
+
+    fn call_later(
+        &self,
+        method: u16,
+        body: Vec<u8>,
+        within: Duration,
+    ) -> BoxFuture<'static, Result<Vec<u8>, LinkError>> {
+        let client = self.client.clone();
+        async move { ask(&client, method, body, within).await }.boxed()
+    }
+}
+
+async fn ask(client: &Client, method: u16, body: Vec<u8>, within: Duration) -> Result<Vec<u8>, LinkError> {
+    let lost = match client.call(method, body, within).await {
+        Ok(reply) => match reply.body.checked() {
+            Ok(bytes) => return Ok(bytes.to_vec()),
+            Err(error) => error.to_string(),
+        },
+        Err(CallError::Closed) => return Err(LinkError::Closed),
+        Err(error) => error.to_string(),
+    };
+    sluice_run::time::sleep(PAUSE).await;
+    Err(LinkError::Lost(lost))
 }
 
 /// Renews the lease and does what nobody waits for.
@@ -106,6 +121,8 @@ impl Callbacks {
             lost.vfs.upgrade().iter().for_each(|vfs| vfs.invalidated(&items));
             runtime.block_on(lost.kernel.tell(&items));
         }));
+        let kernel = started.kernel.clone();
+        metadata.on_locked(Box::new(move || kernel.settled()));
         *self.parts.lock() = Some(started);
     }
 

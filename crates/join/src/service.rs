@@ -121,7 +121,7 @@ impl MetaService {
         let service = self.clone();
         sluice_run::task::spawn(async move {
             // Without an ack the lease ends, and the push goes again when the session is back.
-            if connection.push(body, rpc::LEASE).await.is_ok() {
+            if connection.push(body, service.server.lease()).await.is_ok() {
                 service.server.acked(service.clock.monotonic(), peer, push.number);
                 service.due.notify_one();
             }

@@ -7,10 +7,12 @@
 
 mod cache;
 mod calls;
+mod locks;
 mod pending;
 mod publish;
 
 pub use calls::{Link, LinkError, Session, take_up};
+pub use locks::{LockCall, OnLocked};
 pub use publish::unstored;
 
 use crate::Metadata;
@@ -68,6 +70,7 @@ pub struct Remote {
     /// Files that were read, and when: told in the background.
     read: Mutex<HashMap<Ino, Timestamp>>,
     on_lost: Mutex<Option<OnLost>>,
+    locks: locks::Book,
     /// Since when, and why, the server does not answer.
     silence: Mutex<Option<(Duration, String)>>,
 }
@@ -93,6 +96,7 @@ impl Remote {
             released: Mutex::default(),
             read: Mutex::default(),
             on_lost: Mutex::default(),
+            locks: locks::Book::default(),
             silence: Mutex::default(),
         };
         remote.cache.restart(remote.session.pushes, &mut Vec::new());
@@ -569,6 +573,7 @@ impl Remote {
     /// What nobody waits for: access times, uses given back, files written and left open. From a thread that may wait, about
     /// once a second; any answer renews the lease.
     pub fn keep(&self) -> Result<()> {
+        self.assert_locks()?;
         let read: Vec<_> = self.read.lock().keys().copied().collect();
         for ino in read {
             match self.change(&UpdateAtime { ino }, &[ino]) {
@@ -583,7 +588,7 @@ impl Remote {
         for ino in self.pending.files() {
             self.publish(ino)?;
         }
-        if self.valid() < self.session.lease * 2 / 3 {
+        if self.valid() < self.session.lease() * 2 / 3 {
             self.ask(&Renew {})?;
         }
         Ok(())

@@ -9,12 +9,21 @@ use std::time::Duration;
 /// How long an ack waits for the kernel to drop pages. It may have to wait for a read of ours that waits for the store; then the
 /// next open drops them.
 const FLUSH_TIME: Duration = Duration::from_millis(200);
+/// How long a lock that was given waits for the kernel to drop what others changed before it. Its pages may wait for a read of ours
+/// that waits for the store; the program that has the lock must not see older ones.
+const SETTLE_TIME: Duration = Duration::from_secs(30);
+
 /// The kernel of a mount.
 pub struct MountKernel(pub Notifier);
 
 impl Kernel for MountKernel {
     fn tell<'a>(&'a self, items: &'a [Invalidation]) -> BoxFuture<'a, ()> {
         tell_kernel(&self.0, items).boxed()
+    }
+
+    fn settled(&self) -> BoxFuture<'static, ()> {
+        let notifier = self.0.clone();
+        async move { drop(tokio::time::timeout(SETTLE_TIME, notifier.flush()).await) }.boxed()
     }
 }
 

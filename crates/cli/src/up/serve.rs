@@ -33,7 +33,7 @@ pub fn serve(args: &UpArgs, dir: &Path, mountpoint: &Path, runtime: &Runtime) ->
     let config = volume.config.clone();
     let settings = Settings { upload_delay: args.upload_delay, ..Settings::default() };
     let running = Running::of_volume(volume, settings, runtime.handle())?;
-    let options = ServeOptions { valid: Box::new(|| VALID), shared: false, available_bytes: available(&config, dir)? };
+    let options = ServeOptions { valid: Box::new(|| VALID), locks: None, available_bytes: available(&config, dir)? };
     let source = format!("local:{}", dir.display());
     let result = running.mount(source, options, mountpoint, runtime).and_then(|(mount, has_ended)| {
         let server = Server {

@@ -79,3 +79,25 @@ fn a_runtime_that_is_gone_answers_with_an_error() {
     inbox.drain(&mut completions);
     assert_eq!(completions.pop().unwrap().outcome.unwrap_err(), Errno::EIO);
 }
+
+#[test]
+fn what_is_interruptible_ends_by_itself() {
+    let setup = Setup::new();
+    let begin = |unique| {
+        let wait: Interruptible = Box::new(|interrupted| {
+            Box::pin(async move {
+                interrupted.await;
+                // Not dropped, however long it takes.
+                tokio::time::sleep(Duration::from_millis(60)).await;
+                Ok(Body::from(b"told".to_vec()))
+            })
+        });
+        spawn_interruptible(setup.runtime.handle(), wait, unique, (&setup.inbox, &setup.waiting));
+    };
+    begin(2);
+    setup.waiting.interrupt(2);
+    assert_eq!(setup.completion().outcome.unwrap().len(), 4);
+    setup.waiting.interrupt(4);
+    begin(4);
+    assert_eq!(setup.completion().outcome.unwrap().len(), 4);
+}

@@ -4,11 +4,13 @@
 //! within [`Changed`], behind a [`ReplyHead`].
 
 mod change;
+mod lock;
 mod push;
 mod read;
 mod session;
 
 pub use change::*;
+pub use lock::*;
 pub use push::*;
 pub use read::*;
 pub use session::*;
@@ -158,6 +160,9 @@ calls! {
     68 Session Release -> (),
     69 Session Hold -> (),
     70 Session ListSessions -> Vec<SessionStatus>,
+    80 Session Lock -> LockAnswer,
+    81 Session TestLock -> LockTest,
+    82 Session AssertLocks -> bool,
 }
 
 /// Which of its changes a session asks for. A number is given once; a retry repeats it, and gets the first answer.

@@ -10,6 +10,7 @@
 //! ranks above.
 
 mod changes;
+mod locks;
 mod numbers;
 mod poll;
 mod reads;
@@ -122,6 +123,11 @@ impl Server {
         Ok(Self { names, state: Mutex::new(state), removed: Condvar::new(), publishing })
     }
 
+    /// How long a session may believe what it caches.
+    pub fn lease(&self) -> Duration {
+        self.state.lock().settings.lease
+    }
+
     /// The namespace below.
     pub fn namespace(&self) -> &Arc<Namespace> {
         &self.names
@@ -144,6 +150,9 @@ impl Server {
             _ => {}
         }
         let peer = peer.ok_or(Fault::Ended)?;
+        if let Request::Lock(_) | Request::TestLock(_) | Request::AssertLocks(_) = &parsed.request {
+            return self.of_locks(now, peer, &parsed.request);
+        }
         match parsed.request.method().effect() {
             Effect::Read => self.read(now, peer, &parsed.request),
             Effect::Change | Effect::Touch => self.change(now, peer, &parsed),

@@ -1,19 +1,23 @@
 //! Calls to the server: numbers, retries, the lease, and going on with the session after a lost connection.
 
 use super::{Remote, cache::Heard};
+use futures::future::BoxFuture;
 use sluice_base::{Ino, SessionId};
 use sluice_meta::{
     Error, Result,
     rpc::{
         Fault, client,
-        message::{Begin, Call, Effect, End, Hold, Invalidation, Number, Release, Resume},
+        message::{Begin, Call, Effect, End, Hold, Invalidation, Number, Release, Renew, Resume},
     },
     store::MetaStore,
 };
 use sluice_run::lock::Mutex;
 use std::{
     collections::BTreeSet,
-    sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    },
     time::Duration,
 };
 
@@ -21,6 +25,14 @@ use std::{
 pub trait Link: Send + Sync {
     /// Sends a request and waits for its answer.
     fn call(&self, method: u16, body: Vec<u8>) -> std::result::Result<Vec<u8>, LinkError>;
+
+    /// As [`Link::call`] without a thread of its own, for an answer that may take as long as `within`. Dropped, it is cancelled.
+    fn call_later(
+        &self,
+        method: u16,
+        body: Vec<u8>,
+        within: Duration,
+    ) -> BoxFuture<'static, std::result::Result<Vec<u8>, LinkError>>;
 }
 
 /// No answer came.
@@ -41,7 +53,8 @@ pub struct Session {
     /// The last push before this process began.
     pub(super) pushes: u64,
     epoch: AtomicU64,
-    pub(super) lease: Duration,
+    /// In nanoseconds, as the server said last.
+    lease: AtomicU64,
     /// What the cache says may be believed until then, in nanoseconds of the monotonic clock.
     believed_until: AtomicU64,
     /// It has ended for good.
@@ -63,12 +76,17 @@ impl Session {
             id,
             pushes,
             epoch: AtomicU64::new(epoch.into()),
-            lease,
+            lease: AtomicU64::new(lease.as_nanos() as u64),
             believed_until: AtomicU64::new(0),
             over: AtomicBool::new(false),
             resumed: Mutex::new(0),
             numbers: Mutex::new(Numbers { last: last_number, waiting: BTreeSet::new() }),
         }
+    }
+
+    /// How long the server's answers may be believed.
+    pub(super) fn lease(&self) -> Duration {
+        Duration::from_nanos(self.lease.load(SeqCst))
     }
 
     /// A number for a change; the answer to it is outstanding until [`Session::answered`].
@@ -241,7 +259,7 @@ impl Remote {
             };
             *self.silence.lock() = None;
             if answer.head.renewed {
-                self.session.believed_until.fetch_max(sent + self.session.lease.as_nanos() as u64, SeqCst);
+                self.session.believed_until.fetch_max(sent + self.session.lease.load(SeqCst), SeqCst);
             }
             match answer.answer {
                 Ok(changed) => {
@@ -267,7 +285,7 @@ impl Remote {
     }
 
     /// The server did not answer.
-    fn silent(&self, why: String) {
+    pub(super) fn silent(&self, why: String) {
         let now = self.clock.monotonic();
         let mut silence = self.silence.lock();
         let since = silence.as_ref().map_or(now, |(since, _)| *since);
@@ -285,6 +303,7 @@ impl Remote {
         }
         tracing::info!(%why, session = %self.session.id, "resuming");
         self.session.believed_until.store(0, SeqCst);
+        let doubted = self.locks.doubt();
         let mut uses: Vec<Ino> = self.held.lock().iter().copied().collect();
         let rest = uses.split_off(uses.len().min(Release::INOS_MAX));
         let epoch = self.session.epoch.load(SeqCst) as u32;
@@ -302,10 +321,13 @@ impl Remote {
                 self.session.epoch.store(answer.epoch.into(), SeqCst);
                 if !answer.kept {
                     self.lost_track(answer.pushes);
+                } else if !doubted {
+                    self.locks.trust();
                 }
                 *resumed += 1;
                 drop(resumed);
                 let lease = Duration::from_millis(answer.lease_ms.into()).as_nanos() as u64;
+                self.session.lease.store(lease, SeqCst);
                 self.session.believed_until.store(sent + lease, SeqCst);
                 for inos in rest.chunks(Release::INOS_MAX) {
                     let hold = Hold { inos: inos.to_vec() };
@@ -320,5 +342,47 @@ impl Remote {
             }
             Err(other) => Err(failed(other)),
         }
+    }
+}
+
+impl Remote {
+    /// Asks from a task, once; `None` when there was no answer, or none before the session was resumed: ask again.
+    pub(super) async fn ask_later<'a, C: Call<'a>>(
+        self: &Arc<Self>,
+        call: &C,
+        within: Duration,
+    ) -> Result<Option<C::Reply>> {
+        if self.session.over.load(SeqCst) {
+            return Err(Error::Fenced);
+        }
+        let sent = self.now_ns();
+        let body = match self.link.call_later(C::METHOD.number(), client::request(call), within).await {
+            Ok(body) => body,
+            Err(LinkError::Closed) => return Err(Error::Fenced),
+            Err(LinkError::Lost(_)) => return Ok(None),
+        };
+        let answer = client::reply::<C>(&body).map_err(failed)?;
+        if answer.head.renewed {
+            self.session.believed_until.fetch_max(sent + self.session.lease.load(SeqCst), SeqCst);
+        }
+        match answer.answer {
+            Ok(changed) => Ok(Some(changed.value)),
+            Err(fault) if fault.is_of_session() => {
+                // Any call that may wait resumes it.
+                self.on_a_thread(|remote| remote.ask(&Renew {}).map(drop)).await?;
+                Ok(None)
+            }
+            Err(fault) => Err(failed(fault)),
+        }
+    }
+
+    /// Runs what may wait for the server, from a task.
+    pub(super) async fn on_a_thread<T: Send + 'static>(
+        self: &Arc<Self>,
+        operation: impl FnOnce(&Remote) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let remote = self.clone();
+        let done = sluice_run::task::spawn_blocking(move || crate::waiting(|| operation(&remote))).await;
+        done.unwrap_or_else(|error| Err(Error::Server(error.to_string())))
     }
 }

@@ -7,6 +7,7 @@ use crate::{
     records::{Inode, ObjectRecord, Usage},
     rpc::{
         client,
+        locks::{AssertedLock, LockKind, LockMode, LockRange},
         values::{Body, Extents, Name, encode},
     },
     store::{LogError, MetaError},
@@ -139,6 +140,20 @@ impl Stuff {
         ]
     }
 
+    fn of_locks(&self) -> Vec<Request<'_>> {
+        let (ino, owner, pid, attempt, call, wait) = (Ino(self.a), self.b, self.c, self.a, self.b, self.yes);
+        let range = LockRange::new(self.c.into(), u64::from(self.c) + (self.a >> 2)).expect("a range");
+        let mode = if self.yes { LockMode::Shared } else { LockMode::Exclusive };
+        let kind = if self.choice == 0 { LockKind::Record } else { LockKind::Flock };
+        let locks = vec![AssertedLock { ino, kind, owner, range, mode, pid }; usize::from(self.choice)];
+        let some = (self.choice > 0).then_some(mode);
+        vec![
+            Request::Lock(Lock { ino, kind, owner, range, mode: some, pid, attempt, call, wait }),
+            Request::TestLock(TestLock { ino, kind, owner, range, mode }),
+            Request::AssertLocks(AssertLocks { locks, attempt, last: self.yes }),
+        ]
+    }
+
     fn invalidations(&self) -> Vec<Invalidation> {
         use Invalidation::*;
         let ino = Ino(self.a);
@@ -244,6 +259,13 @@ fn replies(stuff: &Stuff) {
     returns::<Resume>(stuff, Resumed { epoch, lease_ms, kept, pushes, numbers: stuff.b });
     let status = SessionStatus { session, epoch, name, state, left_ms, inodes, open, pushes };
     returns::<ListSessions>(stuff, vec![status]);
+    let held = LockInTheWay { range: LockRange::WHOLE, mode: LockMode::Shared, pid: stuff.c };
+    returns::<TestLock>(
+        stuff,
+        [LockTest::Free, LockTest::Held(held), LockTest::Grace][usize::from(stuff.choice)].clone(),
+    );
+    returns::<Lock>(stuff, [LockAnswer::Granted, LockAnswer::Busy, LockAnswer::Grace][usize::from(stuff.choice)]);
+    returns::<AssertLocks>(stuff, stuff.yes);
 }
 
 proptest! {
@@ -252,7 +274,7 @@ proptest! {
     #[test]
     fn requests_come_back(stuff in stuff()) {
         let mut methods = Vec::new();
-        for request in [stuff.reads(), stuff.changes(), stuff.of_session()].concat() {
+        for request in [stuff.reads(), stuff.changes(), stuff.of_session(), stuff.of_locks()].concat() {
             let method = request.method();
             let numbered = method.effect() == Effect::Change;
             let number = if numbered { Number { number: stuff.a | 1, seen_up_to: stuff.b } } else { Number::default() };

@@ -17,6 +17,7 @@ impl Server {
             let recovered = state.recovering_until.is_some_and(|until| now >= until);
             if recovered {
                 state.recovering_until = None;
+                state.locks.end_grace();
             }
             let mut events = std::mem::take(&mut state.events);
             state.take_pushes(&mut events);

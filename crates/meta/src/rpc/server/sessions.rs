@@ -40,6 +40,9 @@ impl Server {
         let mut state = self.state.lock();
         if resume.take_over {
             state.sessions.take_over(peer.session, peer.epoch);
+            // The programs of the old incarnation are gone.
+            state.locks.ended(peer.session);
+            state.answer_locks();
             state.events.push(Event::Fenced(old));
         }
         let before = state.sessions.resume(peer, now)?;

@@ -1,6 +1,6 @@
 //! The tables of a server, under their one lock.
 
-use super::{Event, Reply, Settings, numbers::Numbers};
+use super::{Event, Reply, Settings, locks::Locks, numbers::Numbers};
 use crate::{
     records::SessionRecord,
     rpc::{
@@ -46,6 +46,7 @@ pub(super) struct State {
     pub interest: Interest,
     pub clients: HashMap<SessionId, Client>,
     pub holds: Holds<Held>,
+    pub locks: Locks,
     /// Inodes without a name that somebody used when it went.
     pub orphans: HashSet<Ino>,
     /// Inodes that a transaction under way removes because nobody held them; nobody may begin to.
@@ -65,6 +66,7 @@ impl State {
             interest: Interest::new(settings.inodes_max),
             clients: HashMap::default(),
             holds: Holds::default(),
+            locks: Locks::default(),
             orphans: HashSet::default(),
             removing: HashMap::default(),
             recovering_until: None,
@@ -77,6 +79,7 @@ impl State {
     /// A session of an earlier run, with the numbers whose results are kept.
     pub fn load(&mut self, session: SessionId, record: SessionRecord, kept: Option<(u64, u64)>, now: Duration) {
         self.sessions.load(session, record.epoch, record.name, now);
+        self.locks.load(session);
         let (low, highest) = kept.unwrap_or((1, 0));
         let numbers = Numbers { seen: low.saturating_sub(1), highest, kept_from: low, ..Numbers::default() };
         self.add_client(session, numbers);
@@ -105,6 +108,8 @@ impl State {
             match lapse {
                 Lapse::Expired(session) => {
                     self.forget_cached(session);
+                    self.locks.lapsed(session);
+                    self.answer_locks();
                     self.events.push(Event::Expired(session));
                 }
                 Lapse::Ended(session) => self.ended(session),
@@ -125,6 +130,8 @@ impl State {
     /// The session has ended: gives back what it held.
     pub fn ended(&mut self, session: SessionId) {
         self.forget_cached(session);
+        self.locks.ended(session);
+        self.answer_locks();
         self.sessions.end(session);
         let held = self.interest.end(session);
         self.clients.remove(&session);

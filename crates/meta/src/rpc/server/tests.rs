@@ -1,6 +1,7 @@
 //! The server as its sessions see it.
 
 mod leases;
+mod locks;
 mod model;
 mod once;
 mod orphans;
