@@ -12,6 +12,7 @@
 //! | `SLUICE_SEED` | seed of the random tests; printed by each of them |
 
 mod gateway;
+pub mod group;
 mod lock;
 mod locker;
 mod place;

@@ -42,11 +42,19 @@ impl Server {
     /// When one of them fails.
     #[track_caller]
     pub fn with(options: &[&str]) -> Self {
-        let volume = Volume::new();
-        let store = ["--store".into(), "file:objects".into()];
+        Self::over(Volume::new(), "file:objects", options)
+    }
+
+    /// Makes `volume` in `store`, and serves it with further options.
+    ///
+    /// # Panics
+    /// When one of them fails.
+    #[track_caller]
+    pub fn over(volume: Volume, store: &str, options: &[&str]) -> Self {
+        let store = ["--store".into(), store.into()];
         volume.sluice(["format".into(), volume.dir().into_os_string()].into_iter().chain(store)).ok();
-        let mut server =
-            Self { volume, port: free_port(), options: options.iter().map(OsString::from).collect(), child: None };
+        let options = options.iter().map(OsString::from).collect();
+        let mut server = Self { volume, port: free_port(), options, child: None };
         server.start();
         server
     }

@@ -168,7 +168,8 @@ impl Volume {
         self.sluice(["fsck".as_ref(), self.dir().as_os_str(), "--data".as_ref()]).ok();
     }
 
-    pub(crate) fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
+    /// The binary with these arguments and this volume's environment, not started.
+    pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(sluice_binary());
         command.args(args).envs(self.env.iter().map(|(k, v)| (k, v)));
         command

@@ -10,6 +10,7 @@ mod format;
 mod fsck;
 mod gc;
 mod lock;
+mod metrics;
 mod mount;
 mod mounts;
 mod output;

@@ -7,6 +7,7 @@ use crate::{
     control::{Server, Socket},
     detach::{self, Detaching},
     lock::VolumeLock,
+    metrics::{Lease, Metrics, MetricsArgs, Probe, VolumeSource},
     output::note,
     running::{Running, available, until_the_end},
     units, up,
@@ -17,7 +18,7 @@ use clap::builder::ValueParser;
 use kernel::MountKernel;
 use sluice_base::{Clock, OsEntropy, SystemClock, crc::crc32c};
 use sluice_fuse::ServeOptions;
-use sluice_join::{Callbacks, NetLink, Peers, Replayed, keep, methods};
+use sluice_join::{Callbacks, NetLink, Peers, Replayed, Reporter, keep, methods};
 use sluice_net::{Client, ClientOptions};
 use sluice_run::task;
 use sluice_vfs::{
@@ -65,6 +66,8 @@ pub struct MountArgs {
     /// How long an object waits for more data before it is uploaded
     #[arg(long, default_value = "2s", value_name = "TIME", value_parser = ValueParser::new(units::parse_time))]
     pub upload_delay: Duration,
+    #[command(flatten)]
+    pub metrics: MetricsArgs,
 }
 
 /// Time for the server to answer before a mount gives up its start.
@@ -78,6 +81,13 @@ struct Place {
     journal_bytes: u64,
     cache: Option<PathBuf>,
     cache_bytes: u64,
+}
+
+/// What those who watch the mount are told from.
+struct Watch {
+    metrics: Metrics,
+    probe: Probe,
+    reporter: Arc<Reporter>,
 }
 
 pub fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
@@ -148,6 +158,7 @@ fn mount(args: &MountArgs, place: &Place, mountpoint: &Path, runtime: &Runtime) 
     let dir = &place.state;
     fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
     let lock = VolumeLock::take(dir)?;
+    let metrics = runtime.block_on(args.metrics.listen())?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let callbacks = Arc::new(Callbacks::default());
     let client = runtime.block_on(connect(args, mountpoint, &callbacks, &clock))?;
@@ -189,7 +200,13 @@ fn mount(args: &MountArgs, place: &Place, mountpoint: &Path, runtime: &Runtime) 
     let settings = Settings { upload_delay: args.upload_delay, ..Settings::default() };
     let Replayed { store: own, cache_sync, recovered, .. } = replayed;
     let running = Running::start(parts, settings, recovered, own, cache_sync, lock)?;
-    serve(args, dir, mountpoint, runtime, &config, running, &metadata, &callbacks)
+    let reporter = Arc::new(Reporter::default());
+    let watch = Watch { metrics, probe: Probe::new(&config, dir, clock.clone())?, reporter: reporter.clone() };
+    let (reports, told, vfs) = (reporter.clone(), metadata.clone(), running.vfs.clone());
+    let reporting = runtime.spawn(async move { reports.run(&client, id, &told, &vfs).await });
+    let result = serve(args, dir, mountpoint, runtime, &config, running, &metadata, &callbacks, watch);
+    reporting.abort();
+    result
 }
 
 #[allow(clippy::too_many_arguments, reason = "the parts of one mount")]
@@ -202,6 +219,7 @@ fn serve(
     running: Running,
     metadata: &Arc<Remote>,
     callbacks: &Arc<Callbacks>,
+    watch: Watch,
 ) -> anyhow::Result<ExitCode> {
     let socket = Socket::bind(dir)?;
     let detaching = if args.detach { Some(Detaching::prepare()?) } else { None };
@@ -216,10 +234,16 @@ fn serve(
         let kernel = Arc::new(MountKernel(mount.notifier()));
         callbacks.start(metadata, &running.vfs, kernel, task::handle(runtime.handle()));
         let keeping = runtime.spawn(keep(metadata.clone()));
+        let Watch { metrics, probe, reporter } = watch;
+        let lease = Some(Lease { metadata: metadata.clone(), reporter });
+        let (vfs, watched) = (running.vfs.clone(), Some(mount.clone()));
+        let source = VolumeSource { role: "mount", vfs, probe, mount: watched, lease, service: None };
+        let _monitor = runtime.block_on(async { metrics.serve(source) });
         let server = Server {
             vfs: running.vfs.clone(),
             mount: Some((mount.clone(), mountpoint.to_path_buf())),
             server: Some(args.meta.clone()),
+            service: None,
             dir: dir.to_path_buf(),
             config: config.clone(),
         };

@@ -6,6 +6,7 @@ use crate::{
     control::{Server, Socket},
     detach::{self, Detaching},
     directory,
+    metrics::{MetricsArgs, Probe, VolumeSource},
     output::note,
     running::{Running, stop_on_signals},
     units,
@@ -18,7 +19,7 @@ use sluice_meta::rpc;
 use sluice_net::ServerOptions;
 use sluice_object::StoreUrl;
 use sluice_vfs::Settings;
-use std::{ffi::OsString, net::SocketAddr, path::Path, process::ExitCode, time::Duration};
+use std::{ffi::OsString, net::SocketAddr, path::Path, process::ExitCode, sync::Arc, time::Duration};
 use tokio::runtime::Runtime;
 
 /// Serve a volume of this host to mounts on other hosts, or lend a cache disk to one
@@ -65,6 +66,8 @@ pub struct ServeArgs {
     /// Room for the journal
     #[arg(long, default_value = "1G", value_name = "SIZE", value_parser = ValueParser::new(units::parse_size))]
     pub journal_size: u64,
+    #[command(flatten)]
+    pub metrics: MetricsArgs,
 }
 
 /// How long requests under way may take when the server ends.
@@ -120,14 +123,23 @@ fn serve(args: &ServeArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<Exit
         told.store = format!("file:{}", std::path::absolute(&path).unwrap_or(path).display());
     }
     let (id, told) = (config.id()?, told.to_json().into_bytes());
+    let probe = Probe::new(&config, dir, clock.clone())?;
     let service = MetaService::new(sessions, running.vfs.clone(), committer, clock.clone(), id, told);
     let result = runtime.block_on(async {
         let listening = sluice_net::Server::bind(args.listen, service.clone(), ServerOptions::default(), clock).await;
         let listening = listening.with_context(|| format!("listening at {}", args.listen))?;
-        let due = tokio::spawn(service.run());
+        let metrics = args.metrics.listen().await?;
+        let due = tokio::spawn(service.clone().run());
         let address = Some(format!("sluice://{}", listening.address()));
         let (vfs, shown, dir) = (running.vfs.clone(), dir, dir.to_path_buf());
-        let server = Server { vfs, mount: None, server: address, dir, config };
+        let known = Some(Arc::downgrade(&service));
+        let (watched, service_known) = (running.vfs.clone(), known.clone());
+        let source =
+            VolumeSource { role: "server", vfs: watched, probe, mount: None, lease: None, service: service_known };
+        let _monitor = metrics.serve(source);
+        let server = Server { vfs, mount: None, server: address, service: known, dir, config };
+        let asked = server.clone();
+        service.answer_status_with(move || serde_json::to_vec(&asked.status()).unwrap_or_default());
         let (drained, _watchers) = server.listen(&socket)?;
         note!("{} is served at sluice://{}", shown.display(), listening.address());
         if let Some(detaching) = detaching {

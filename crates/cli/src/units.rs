@@ -35,6 +35,16 @@ pub fn show_size(bytes: u64) -> String {
     indicatif::BinaryBytes(bytes).to_string()
 }
 
+/// A time for people: `0.3 s`, `12 s`, `2 m`.
+pub fn show_time(time: Duration) -> String {
+    match time.as_secs() {
+        0..10 => format!("{:.1} s", time.as_secs_f64()),
+        seconds @ 10..120 => format!("{seconds} s"),
+        seconds @ 120..7200 => format!("{} m", seconds / 60),
+        seconds => format!("{} h", seconds / 3600),
+    }
+}
+
 /// A path as a shell takes it.
 pub fn quoted(path: impl AsRef<Path>) -> String {
     let text = path.as_ref().to_string_lossy();
@@ -69,6 +79,8 @@ mod tests {
     #[test]
     fn times() {
         assert_eq!(parse_time("500ms"), Ok(Duration::from_millis(500)));
+        let shown = |ms| show_time(Duration::from_millis(ms));
+        assert_eq!([shown(250), shown(14_900), shown(150_000), shown(7_300_000)], ["0.2 s", "14 s", "2 m", "2 h"]);
         assert_eq!(parse_time("2h"), Ok(Duration::from_secs(7200)));
         assert!(parse_time("5").is_err() && parse_time("s").is_err());
     }

@@ -3,7 +3,7 @@
 pub mod place;
 mod serve;
 
-use crate::{detach, directory, units};
+use crate::{detach, directory, metrics::MetricsArgs, units};
 use anyhow::bail;
 use clap::builder::ValueParser;
 use std::{ffi::OsString, path::PathBuf, process::ExitCode, time::Duration};
@@ -39,6 +39,8 @@ pub struct UpArgs {
     /// How long an object waits for more data before it is uploaded
     #[arg(long, default_value = "2s", value_name = "TIME", value_parser = ValueParser::new(units::parse_time))]
     pub upload_delay: Duration,
+    #[command(flatten)]
+    pub metrics: MetricsArgs,
 }
 
 /// Smallest cache: one object.

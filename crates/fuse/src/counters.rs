@@ -107,6 +107,17 @@ impl Counts {
 
     /// Every count with its name.
     pub fn named(&self) -> BTreeMap<&'static str, u64> {
+        let others = [
+            ("later", self.later),
+            ("interrupts", self.interrupts),
+            ("replies_lost", self.replies_lost),
+            ("panics", self.panics),
+        ];
+        self.classes().chain(others).collect()
+    }
+
+    /// Requests of each class with its name.
+    pub fn classes(&self) -> impl Iterator<Item = (&'static str, u64)> {
         const NAMES: [&str; CLASSES] = [
             "lookup",
             "attributes",
@@ -121,13 +132,7 @@ impl Counts {
             "forget",
             "other",
         ];
-        let others = [
-            ("later", self.later),
-            ("interrupts", self.interrupts),
-            ("replies_lost", self.replies_lost),
-            ("panics", self.panics),
-        ];
-        NAMES.into_iter().zip(self.requests).chain(others).collect()
+        NAMES.into_iter().zip(self.requests)
     }
 
     /// Requests in all.

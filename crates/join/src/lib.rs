@@ -9,11 +9,15 @@
 pub mod group;
 mod link;
 pub mod methods;
+mod overview;
 mod replayed;
+mod report;
 mod service;
 mod work;
 
 pub use link::{Callbacks, Kernel, NetLink, Peers, describe, keep};
+pub use overview::{Overview, SessionOverview};
 pub use replayed::{Kept, Replayed};
+pub use report::Reporter;
 pub use service::MetaService;
 pub use work::Work;

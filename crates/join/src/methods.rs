@@ -11,6 +11,11 @@ pub const VOLUME: u16 = 200;
 /// Asked both ways: segments of an object that is not stored.
 pub const UNSTORED: u16 = 201;
 
+/// Told the server by a mount: how much of its bytes the store does not have.
+pub const REPORT: u16 = 202;
+/// Asked of a server: its volume as `sluice status --json` shows it.
+pub const STATUS: u16 = 203;
+
 /// Code of a failure: the object is not unstored here (any more); look at its record again.
 pub const FAILED_GONE: u32 = 1;
 /// Code of a failure: the text says why; its mount gets EIO.
@@ -51,6 +56,33 @@ impl Unstored {
         let session = SessionId(u64::from_le_bytes(*session));
         let sound = range.start < range.end && range.end - range.start <= SEGMENTS_MAX;
         sound.then_some(Self { session, object: ObjectId(*object), range })
+    }
+}
+
+/// The body of [`REPORT`]: what a mount has acked and the store does not have yet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The mount's session.
+    pub session: SessionId,
+    /// Objects.
+    pub objects: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+impl Report {
+    /// The bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Vec::with_capacity(24);
+        [self.session.0, self.objects, self.bytes].into_iter().for_each(|number| out.put_u64_le(number));
+        out
+    }
+
+    /// The report in `bytes`; `None` when it is none.
+    pub fn decode(mut bytes: &[u8]) -> Option<Self> {
+        let mut next = || bytes.try_get_u64_le().ok();
+        let report = Self { session: SessionId(next()?), objects: next()?, bytes: next()? };
+        bytes.is_empty().then_some(report)
     }
 }
 
@@ -95,6 +127,10 @@ mod tests {
             assert_eq!(Unstored::decode(&ask.encode()[..len]), None);
         }
         assert_eq!(Unstored::decode(&Unstored { range: 0..SEGMENTS_MAX + 1, ..ask }.encode()), None);
+        let report = Report { session: SessionId(3), objects: 4, bytes: u64::MAX };
+        assert_eq!(Report::decode(&report.encode()), Some(report));
+        assert_eq!(Report::decode(&report.encode()[..23]), None);
+        assert_eq!(Report::decode(&[report.encode(), vec![0]].concat()), None);
         let pieces = vec![
             Piece { index: 1, bytes: Bytes::from(vec![1; SEGMENT_BYTES]), crc: 5 },
             Piece { index: 2, bytes: Bytes::new(), crc: 6 },

@@ -1,6 +1,9 @@
 //! A volume's metadata over sockets: requests to the sessions' server, its answers and pushes to their peers.
 
-use crate::methods::{self, Unstored, encode_pieces};
+use crate::{
+    methods::{self, Unstored, encode_pieces},
+    overview::Watched,
+};
 use sluice_base::{Clock, Errno, Seq, SessionId, VolumeId};
 use sluice_journal::Committer;
 use sluice_meta::rpc::{self, Event, Outcome, Token, message};
@@ -28,17 +31,18 @@ type Connections = HashMap<usize, (Arc<Peer>, Option<rpc::Peer>)>;
 
 /// See the module.
 pub struct MetaService {
-    server: rpc::Server,
+    pub(crate) server: rpc::Server,
     vfs: Arc<Vfs>,
     committer: Arc<Committer>,
-    clock: Arc<dyn Clock>,
+    pub(crate) clock: Arc<dyn Clock>,
     volume: VolumeId,
     told: Vec<u8>,
-    connections: Mutex<Connections>,
+    pub(crate) connections: Mutex<Connections>,
     /// The connection over which a session spoke last.
-    sessions: Mutex<HashMap<SessionId, Arc<Peer>>>,
+    pub(crate) sessions: Mutex<HashMap<SessionId, Arc<Peer>>>,
     held: Mutex<Held>,
-    nodes: Mutex<Registry>,
+    pub(crate) nodes: Mutex<Registry>,
+    pub(crate) watched: Watched,
     due: Notify,
 }
 
@@ -74,6 +78,7 @@ impl MetaService {
             connections: Mutex::default(),
             sessions: Mutex::default(),
             held: Mutex::default(),
+            watched: Watched::default(),
             due: Notify::new(),
         })
     }
@@ -110,8 +115,14 @@ impl MetaService {
                 let fenced = connections.values().filter(|(_, bound)| *bound == Some(peer));
                 fenced.for_each(|(connection, _)| connection.close("the session was taken over"));
             }
-            Event::Expired(session) => tracing::warn!(%session, "the lease of a session ended"),
-            Event::Ended(session) => drop(self.sessions.lock().remove(&session)),
+            Event::Expired(session) => {
+                tracing::warn!(%session, "the lease of a session ended");
+                self.watched.expired();
+            }
+            Event::Ended(session) => {
+                self.sessions.lock().remove(&session);
+                self.watched.ended(session);
+            }
         }
     }
 
@@ -234,6 +245,8 @@ impl Service for MetaService {
         match request.method {
             methods::VOLUME => Ok(self.told.clone().into()),
             methods::UNSTORED => self.unstored(request).await,
+            methods::REPORT => self.report(request),
+            methods::STATUS => self.answer_status().await,
             method if group::is_for_server(method) => self.group(peer, request),
             _ => self.metadata(peer, request).await,
         }

@@ -6,7 +6,10 @@ use crate::{
 };
 use sluice_base::Clock;
 use sluice_net::{CallError, Client};
-use sluice_run::time::{sleep, timeout};
+use sluice_run::{
+    lock::Mutex,
+    time::{sleep, timeout},
+};
 use std::{sync::Arc, time::Duration};
 
 /// Time for one call: the next would be due then.
@@ -40,9 +43,23 @@ pub struct Membership {
     pub group: Arc<Group>,
     /// Time.
     pub clock: Arc<dyn Clock>,
+    /// When the server last said yes.
+    heard: Mutex<Option<Duration>>,
 }
 
 impl Membership {
+    /// Of a node that has not joined yet.
+    pub fn new(client: Arc<Client>, join: Join, group: Arc<Group>, clock: Arc<dyn Clock>) -> Self {
+        Self { client, join, group, clock, heard: Mutex::default() }
+    }
+
+    /// How long the server has not confirmed that this node is a member, once that is longer than it takes to be put out.
+    pub fn silence(&self) -> Option<Duration> {
+        let now = self.clock.monotonic();
+        let silent = self.heard.lock().map_or(now, |heard| now.saturating_sub(heard));
+        (silent >= EXPIRY).then_some(silent)
+    }
+
     /// Joins for the first time. Somebody who has the name may have died a moment ago: the server is asked for as long as it
     /// takes to know.
     pub async fn join_first(&self) -> Result<(), JoinError> {
@@ -100,6 +117,7 @@ impl Membership {
     }
 
     fn saw(&self, epoch: &[u8]) {
+        *self.heard.lock() = Some(self.clock.monotonic());
         if let Some(epoch) = message::decode_epoch(epoch) {
             self.group.saw_epoch(epoch);
         }

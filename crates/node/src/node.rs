@@ -13,7 +13,7 @@ use crate::message::{self, CheckSegments, Numbers, ReadSegments, Segment, Set, i
 use bytes::Bytes;
 use fills::Fills;
 use sluice_base::{Clock, ObjectId, Pages, limits::SEGMENT_BYTES};
-use sluice_object::Store;
+use sluice_object::{Store, StoreStats};
 use sluice_store::{Cache, Pin, ReadError};
 use std::{
     ops::Range,
@@ -179,6 +179,16 @@ impl Node {
             moved_bytes: counters.moved_bytes.load(Relaxed),
             corrupt_segments: cache.corrupt_segments,
         }
+    }
+
+    /// Fetches that were begun since the start, and those that have not ended.
+    pub fn fills(&self) -> (u64, usize) {
+        self.fills.counts()
+    }
+
+    /// What the store was asked.
+    pub fn store_stats(&self) -> StoreStats {
+        self.fills.store().stats()
     }
 
     /// The disk.

@@ -61,6 +61,8 @@ struct Node {
     instance: u64,
     heard: Duration,
     numbers: Numbers,
+    /// Bytes a second that it sent between its last two heartbeats.
+    rate: u64,
 }
 
 impl Registry {
@@ -129,7 +131,7 @@ impl Registry {
             tracing::info!(%name, %address, weight, "a node joins the group");
             self.epoch += 1;
         }
-        self.nodes.insert(name, Node { member, instance, heard: now, numbers: Numbers::default() });
+        self.nodes.insert(name, Node { member, instance, heard: now, numbers: Numbers::default(), rate: 0 });
         Ok(self.epoch)
     }
 
@@ -137,6 +139,9 @@ impl Registry {
     pub fn heartbeat(&mut self, now: Duration, beat: &Heartbeat) -> Result<u32, RegistryError> {
         let node = self.nodes.get_mut(&beat.name).filter(|node| node.instance == beat.instance);
         let node = node.ok_or_else(|| RegistryError::Unknown(beat.name.clone()))?;
+        let sent = beat.numbers.served_bytes.saturating_sub(node.numbers.served_bytes);
+        let passed_ms = now.saturating_sub(node.heard).as_millis().max(1);
+        node.rate = u64::try_from(u128::from(sent) * 1000 / passed_ms).unwrap_or(u64::MAX);
         (node.heard, node.numbers) = (now, beat.numbers);
         Ok(self.epoch)
     }
@@ -200,6 +205,11 @@ impl Registry {
             numbers: node.numbers,
         };
         self.nodes.values().map(status).collect()
+    }
+
+    /// What each member, in the order of [`Self::group`], sends in bytes a second.
+    pub fn rates(&self) -> Vec<u64> {
+        self.nodes.values().map(|node| node.rate).collect()
     }
 }
 

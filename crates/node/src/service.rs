@@ -47,6 +47,11 @@ impl NodeService {
         Self { node, group, clock, volume, name, shares: Mutex::default() }
     }
 
+    /// Peers that are connected.
+    pub fn connections(&self) -> usize {
+        self.shares.lock().len()
+    }
+
     async fn read(&self, ask: ReadSegments, deadline: Option<Duration>) -> Result<Payload, NodeError> {
         let (object, node) = (ask.object.id(), self.node.clone());
         // Ends with this future.

@@ -4,6 +4,7 @@ use crate::{Failure, Vfs, error::errno};
 use serde::Serialize;
 use sluice_base::Errno;
 use sluice_object::StoreStats;
+use sluice_store::CacheStats;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counts since the start.
@@ -47,6 +48,8 @@ pub struct Status {
 #[allow(missing_docs, reason = "the names say it")]
 pub struct JournalStatus {
     pub capacity_bytes: u64,
+    /// Limit of `used_bytes` for file data; behind it, writes wait for the store.
+    pub data_capacity_bytes: u64,
     pub used_bytes: u64,
     pub written_seq: u64,
     pub synced_seq: u64,
@@ -130,6 +133,7 @@ impl Vfs {
             open_files: self.files.len(),
             journal: JournalStatus {
                 capacity_bytes: journal.capacity_bytes,
+                data_capacity_bytes: journal.data_capacity_bytes,
                 used_bytes: journal.used_bytes,
                 written_seq: self.parts.journal.written().0,
                 synced_seq: self.parts.journal.synced().0,
@@ -152,6 +156,16 @@ impl Vfs {
             store: StoreStatus::of(self.parts.store.place(), &self.parts.store.stats()),
             trouble: self.namespace().trouble(),
         })
+    }
+
+    /// What the store was asked, by kind.
+    pub fn store_stats(&self) -> StoreStats {
+        self.parts.store.stats()
+    }
+
+    /// The cache disk, if there is one.
+    pub fn cache_stats(&self) -> Option<CacheStats> {
+        self.parts.cache.as_ref().map(|cache| cache.stats())
     }
 
     /// Objects and bytes that are not stored yet.

@@ -1,10 +1,12 @@
 //! A volume's server, nodes that lend their caches to it, and a mount that reads through them.
 
-mod node;
 mod trouble;
 
-use node::{Node, members, sum};
-use sluice_tests::{Mount, Server, Stopwatch, skipped_in_local_mode, wait_for};
+use sluice_tests::{
+    Mount, Server, Stopwatch,
+    group::{Node, members, sum},
+    skipped_in_local_mode, wait_for,
+};
 use std::{
     fs::{self, File},
     os::unix::fs::FileExt,

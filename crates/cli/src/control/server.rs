@@ -1,17 +1,20 @@
 //! The mount's end of the socket: answers `status` and `umount`.
 
+mod overview;
+
 use super::{ASK_BYTES_MAX, Ask, Told, short_path, socket_path};
 use crate::{config::VolumeConfig, mounts, output, units::quoted};
 use anyhow::{Context, bail};
 use serde_json::json;
 use sluice_fuse::{MountError, Session};
+use sluice_join::MetaService;
 use sluice_vfs::Vfs;
 use std::{
     collections::VecDeque,
     fs,
     os::unix::{fs::PermissionsExt, net},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Weak},
     time::Duration,
 };
 use tokio::{
@@ -66,6 +69,8 @@ pub struct Server {
     pub mount: Option<(Arc<Session>, PathBuf)>,
     /// Where the volume is served: by this process, or for this mount.
     pub server: Option<String>,
+    /// Of the one that serves the volume: who knows its sessions and nodes.
+    pub service: Option<Weak<MetaService>>,
     pub dir: PathBuf,
     pub config: VolumeConfig,
 }
@@ -198,10 +203,11 @@ impl Server {
         }
     }
 
-    fn status(&self) -> serde_json::Value {
+    /// What `sluice status --json` prints.
+    pub fn status(&self) -> serde_json::Value {
         let counts = self.mount.as_ref().map(|(mount, _)| mount.counts().named());
         let mountpoint = self.mount.as_ref().map(|(_, at)| at.to_string_lossy());
-        json!({
+        let mut status = json!({
             "volume": self.config.id,
             "store": self.config.store,
             "mountpoint": mountpoint,
@@ -212,7 +218,12 @@ impl Server {
             "requests": counts,
             "last_warning": output::last_warning(),
             "numbers": self.vfs.status().ok(),
-        })
+        });
+        if let Some(service) = self.service.as_ref().and_then(Weak::upgrade) {
+            let own = self.vfs.dirty_totals().1;
+            overview::add(&mut status, &service.overview(), own);
+        }
+        status
     }
 }
 

@@ -5,6 +5,7 @@ use crate::{
     config::VolumeConfig,
     detach::{self, Detaching},
     lock::VolumeLock,
+    metrics::{NodeSource, Probe},
     mount::{START_TIME, addresses, hostname, printable, sized, told_config},
     output::note,
     running::stop_on_signals,
@@ -102,7 +103,10 @@ async fn serve(args: &ServeArgs, meta: &str, place: &Place, runtime: &Runtime) -
     let group = Arc::new(Group::new(options, clock.clone(), Arc::new(OsEntropy)));
     let node = open(place, &config, &group, &clock)?;
     let service = NodeService::new(node.clone(), group.clone(), clock.clone(), config.id()?, place.name.to_string());
-    let listening = Server::bind(args.listen, Arc::new(service), ServerOptions::default(), clock.clone()).await;
+    let service = Arc::new(service);
+    let metrics = args.metrics.listen().await?;
+    let probe = Probe::new(&config, &place.dir, clock.clone())?;
+    let listening = Server::bind(args.listen, service.clone(), ServerOptions::default(), clock.clone()).await;
     let listening = listening.with_context(|| format!("listening at {}", args.listen))?;
     let detaching = if args.detach { Some(Detaching::prepare()?) } else { None };
     let join = Join {
@@ -112,8 +116,10 @@ async fn serve(args: &ServeArgs, meta: &str, place: &Place, runtime: &Runtime) -
         weight: place.weight,
         capacity_bytes: place.cache_bytes,
     };
-    let membership = Arc::new(Membership { client, join, group, clock });
+    let membership = Arc::new(Membership::new(client, join, group, clock));
     membership.join_first().await?;
+    let source = NodeSource { node: node.clone(), service, membership: membership.clone(), probe };
+    let _monitor = metrics.serve(source);
     note!("node `{}` of {meta} listens at {}, weight {}", place.name, listening.address(), place.weight);
     if let Some(detaching) = detaching {
         detaching.ready()?;

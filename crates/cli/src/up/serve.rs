@@ -5,6 +5,7 @@ use crate::{
     control::{Server, Socket},
     detach::Detaching,
     directory, format,
+    metrics::{Probe, VolumeSource},
     output::note,
     running::{Running, available, until_the_end},
     volume::{self, OpenOptions, Volume},
@@ -29,6 +30,8 @@ pub fn serve(args: &UpArgs, dir: &Path, mountpoint: &Path, runtime: &Runtime) ->
     }
     // What can fail is done before the mount.
     let socket = Socket::bind(dir)?;
+    let metrics = runtime.block_on(args.metrics.listen())?;
+    let probe = Probe::new(&volume.config, dir, volume.clock.clone())?;
     let detaching = if args.detach { Some(Detaching::prepare()?) } else { None };
     let config = volume.config.clone();
     let settings = Settings { upload_delay: args.upload_delay, ..Settings::default() };
@@ -36,10 +39,14 @@ pub fn serve(args: &UpArgs, dir: &Path, mountpoint: &Path, runtime: &Runtime) ->
     let options = ServeOptions { valid: Box::new(|| VALID), locks: None, available_bytes: available(&config, dir)? };
     let source = format!("local:{}", dir.display());
     let result = running.mount(source, options, mountpoint, runtime).and_then(|(mount, has_ended)| {
+        let (vfs, watched) = (running.vfs.clone(), Some(mount.clone()));
+        let source = VolumeSource { role: "up", vfs, probe, mount: watched, lease: None, service: None };
+        let _monitor = runtime.block_on(async { metrics.serve(source) });
         let server = Server {
             vfs: running.vfs.clone(),
             mount: Some((mount.clone(), mountpoint.to_path_buf())),
             server: None,
+            service: None,
             dir: dir.to_path_buf(),
             config,
         };

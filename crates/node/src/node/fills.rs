@@ -11,12 +11,15 @@ use crate::message::{Segment, Set};
 use fill::{Fill, State};
 use futures::{StreamExt, future::BoxFuture, stream::FuturesUnordered};
 use sluice_base::ObjectId;
-use sluice_object::{ObjectTable, StoreError, StoredObject};
+use sluice_object::{ObjectTable, Store, StoreError, StoredObject};
 use sluice_run::collections::HashMap;
 use sluice_run::lock::Mutex;
 use std::{
     ops::Range,
-    sync::{Arc, atomic::Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::Duration,
 };
 use tokio::sync::Semaphore;
@@ -47,6 +50,7 @@ pub(super) struct Fills {
     /// Segments without stored bytes, which no cache keeps.
     holes: Mutex<HashMap<ObjectId, Set>>,
     permits: Semaphore,
+    begun: AtomicU64,
 }
 
 impl Fills {
@@ -58,7 +62,17 @@ impl Fills {
             misses: Mutex::default(),
             holes: Mutex::default(),
             permits: Semaphore::new(FILLS_MAX),
+            begun: AtomicU64::new(0),
         }
+    }
+
+    /// Fills that were begun since the start, and those that have not ended.
+    pub(super) fn counts(&self) -> (u64, usize) {
+        (self.begun.load(Relaxed), self.active.lock().len())
+    }
+
+    pub(super) fn store(&self) -> &Store {
+        &self.parts.store
     }
 
     /// Segments that are known to have no stored bytes.
@@ -115,6 +129,7 @@ impl Fills {
             return Err(NodeError::Busy);
         }
         let fill = Arc::new(Fill::new(object));
+        self.begun.fetch_add(1, Relaxed);
         let mut state = fill.state.lock();
         state.want(missing);
         if self.missed_again(object.id()) {

@@ -114,3 +114,14 @@ fn there_is_an_end_to_members() {
     assert_eq!(registry.join(secs(0), HOST, join("one more", 1, 1)), Err(RegistryError::Crowded));
     assert_eq!(Members::decode(&registry.members().encode()).unwrap().list().len(), MEMBERS_MAX);
 }
+
+#[test]
+fn the_rate_is_that_between_two_heartbeats() {
+    let mut registry = Registry::new(secs(0), 1);
+    registry.join(secs(0), HOST, join("a", 1, 7000)).unwrap();
+    let beat = |served_bytes| Heartbeat { numbers: Numbers { served_bytes, ..Numbers::default() }, ..beat("a", 1) };
+    registry.heartbeat(secs(2), &beat(1000)).unwrap();
+    assert_eq!(registry.rates(), [500]);
+    registry.heartbeat(secs(4), &beat(1000)).unwrap();
+    assert_eq!(registry.rates(), [0]);
+}

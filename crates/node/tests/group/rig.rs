@@ -90,7 +90,7 @@ impl Host {
         let join =
             Join { name: self.name.clone(), instance, address: self.server.address(), weight: 1, capacity_bytes: 0 };
         let client = Arc::new(client(address, hello(PeerKind::Node, self.name.as_str())));
-        let membership = Membership { client, join, group: self.group.clone(), clock: clock() };
+        let membership = Membership::new(client, join, self.group.clone(), clock());
         membership.join_first().await.expect("the server takes it");
         let node = self.node.clone();
         tokio::spawn(async move {

@@ -84,10 +84,11 @@ impl Server {
         Ok(ready(state.head(peer.session, false, renewed).encode(Ok(&[]))))
     }
 
-    pub(super) fn list(&self, now: Duration) -> Outcome {
+    /// All sessions that have not ended.
+    pub fn sessions(&self, now: Duration) -> Vec<SessionStatus> {
         let mut state = self.state.lock();
         state.lapse(now);
-        let all: Vec<SessionStatus> = state
+        state
             .sessions
             .all()
             .map(|(id, session)| {
@@ -103,8 +104,11 @@ impl Server {
                     pushes: state.clients.get(&id).map_or(0, |client| client.outbox.unacked() as u64),
                 }
             })
-            .collect();
-        ready(ReplyHead::default().encode(Ok(&encode(&all))))
+            .collect()
+    }
+
+    pub(super) fn list(&self, now: Duration) -> Outcome {
+        ready(ReplyHead::default().encode(Ok(&encode(&self.sessions(now)))))
     }
 }
 

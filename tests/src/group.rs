@@ -1,18 +1,20 @@
 //! Processes of `sluice serve sluice://...`.
 
+use crate::{Server, sluice, wait_for};
 use rustix::process::{Pid, Signal, kill_process};
-use sluice_tests::{Server, sluice_binary, wait_for};
 use std::{
     fs::{self, File},
     path::PathBuf,
-    process::{Child, Command, Stdio},
+    process::{Child, Stdio},
     time::Duration,
 };
 
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// A running node. Dropping it ends its process.
+#[derive(Debug)]
 pub struct Node {
+    /// What it is called.
     pub name: String,
     /// Where its cache is.
     pub dir: PathBuf,
@@ -22,8 +24,16 @@ pub struct Node {
 
 impl Node {
     /// Starts one with a cache of its own, and waits until the server has it in its group.
+    ///
+    /// # Panics
+    /// When it is not soon.
     pub fn start(server: &Server, name: &str) -> Self {
-        let mut node = Self::spawn(server, name, name);
+        Self::start_with(server, name, &[])
+    }
+
+    /// The same with further options.
+    pub fn start_with(server: &Server, name: &str, options: &[&str]) -> Self {
+        let mut node = Self::spawn_with(server, name, name, options);
         wait_for("the node to be in the group", LIMIT, || {
             let ended = node.child.try_wait().expect("wait");
             assert!(ended.is_none(), "the node ended: {ended:?}\n{}", node.log());
@@ -34,13 +44,19 @@ impl Node {
 
     /// Starts one called `name` with the cache directory of `cache`.
     pub fn spawn(server: &Server, name: &str, cache: &str) -> Self {
+        Self::spawn_with(server, name, cache, &[])
+    }
+
+    /// The same with further options.
+    pub fn spawn_with(server: &Server, name: &str, cache: &str, options: &[&str]) -> Self {
         let base = server.volume().mountpoint();
         let dir = base.with_file_name(format!("{cache}.cache"));
         let log = base.with_file_name(format!("{cache}.log"));
         let out = File::options().create(true).append(true).open(&log).expect("the log");
-        let mut command = Command::new(sluice_binary());
-        command.args(["serve", &server.meta(), "--listen", "127.0.0.1:0", "--name", name, "--cache"]);
-        command.arg(format!("{}:256M", dir.display())).stdin(Stdio::null());
+        let meta = server.meta();
+        let mut command =
+            server.volume().command(["serve", &meta, "--listen", "127.0.0.1:0", "--name", name, "--cache"]);
+        command.arg(format!("{}:256M", dir.display())).args(options).stdin(Stdio::null());
         let child = command.stdout(out.try_clone().expect("dup")).stderr(out).spawn().expect("start sluice serve");
         Self { name: name.into(), dir, child, log }
     }
@@ -83,7 +99,7 @@ impl Drop for Node {
 
 /// The nodes of a group, as `sluice status` shows them.
 pub fn members(server: &Server) -> Vec<serde_json::Value> {
-    let status = sluice_tests::sluice(["status", &server.meta(), "--json"]).ok().json();
+    let status = sluice(["status", &server.meta(), "--json"]).ok().json();
     status["nodes"].as_array().expect("a list").clone()
 }
 

@@ -1,0 +1,132 @@
+//! What a mount and a volume's server tell.
+
+use super::{Probe, common};
+use futures::future::{BoxFuture, FutureExt};
+use sluice_fuse::Session;
+use sluice_join::{MetaService, Overview, Reporter};
+use sluice_meta::rpc::message::Liveness;
+use sluice_monitor::{Page, Source};
+use sluice_node::State;
+use sluice_vfs::{Vfs, remote::Remote};
+use std::sync::{Arc, Weak};
+
+/// Room in the journal that the largest write needs (docs/disk-format.md).
+const RECORD_BYTES_MAX: u64 = 2 << 20;
+
+/// The lease of a mount by way of a server.
+pub struct Lease {
+    pub metadata: Arc<Remote>,
+    pub reporter: Arc<Reporter>,
+}
+
+/// A volume at work in this process.
+pub struct VolumeSource {
+    /// `mount`, `server`, or `up`.
+    pub role: &'static str,
+    pub vfs: Arc<Vfs>,
+    pub probe: Probe,
+    pub mount: Option<Arc<Session>>,
+    pub lease: Option<Lease>,
+    /// Of the one that serves the volume.
+    pub service: Option<Weak<MetaService>>,
+}
+
+impl Source for VolumeSource {
+    fn metrics(&self, page: &mut Page) {
+        common::process(page, self.role);
+        common::store(page, &self.vfs.store_stats());
+        self.vfs.cache_stats().iter().for_each(|stats| common::cache(page, stats));
+        self.data(page);
+        if let Some(mount) = &self.mount {
+            let mut requests =
+                page.counter("sluice_fuse_requests_total", "Requests of the kernel, by what they are about.");
+            for (class, count) in mount.counts().classes() {
+                requests.add(&[("class", class)], count);
+            }
+        }
+        if let Some(lease) = &self.lease {
+            page.gauge("sluice_lease_remaining_seconds", "How long the mount may still believe what it caches.")
+                .is(lease.metadata.valid().as_secs_f64());
+            page.counter("sluice_lease_expiries_total", "Leases that ended before they were renewed.")
+                .is(lease.reporter.lease_expiries());
+        }
+        if let Some(service) = self.service.as_ref().and_then(Weak::upgrade) {
+            served(page, &service.overview());
+        }
+    }
+
+    fn troubles(&self) -> BoxFuture<'_, Vec<String>> {
+        async move {
+            let mut troubles: Vec<String> = self.probe.trouble().await.into_iter().collect();
+            if self.lease.as_ref().is_some_and(|lease| lease.metadata.valid().is_zero()) {
+                troubles.push("the mount has no lease: its server does not answer, or has given it up".into());
+            }
+            match self.vfs.status() {
+                Ok(status) => {
+                    troubles.extend(status.trouble);
+                    let journal = status.journal;
+                    if journal.used_bytes + RECORD_BYTES_MAX > journal.data_capacity_bytes {
+                        troubles.push(format!(
+                            "the journal is full: {} of {} bytes are used, and writes wait for the store",
+                            journal.used_bytes, journal.data_capacity_bytes
+                        ));
+                    }
+                }
+                Err(error) => troubles.push(format!("the metadata cannot be read: {error}")),
+            }
+            troubles
+        }
+        .boxed()
+    }
+}
+
+impl VolumeSource {
+    fn data(&self, page: &mut Page) {
+        let Ok(status) = self.vfs.status() else { return };
+        page.gauge("sluice_unstored_bytes", "Bytes that are acked and that the store does not have yet.")
+            .is(status.dirty_bytes);
+        page.gauge("sluice_uploads_waiting", "Objects that the store does not have yet.").is(status.dirty_objects);
+        page.counter("sluice_uploaded_bytes_total", "Bytes of objects that were stored.").is(status.uploaded_bytes);
+        page.counter("sluice_upload_errors_total", "Uploads that failed; each is tried again.")
+            .is(status.upload_errors);
+        page.counter("sluice_written_bytes_total", "Bytes that programs wrote.").is(status.written_bytes);
+        page.counter(
+            "sluice_read_bytes_total",
+            "Bytes that programs read: from here, or fetched for it from elsewhere.",
+        )
+        .sample(&[("source", "here")], status.read_cached_bytes)
+        .sample(&[("source", "elsewhere")], status.read_stored_bytes);
+        page.counter("sluice_fetches_total", "Fetches of objects that were not here, by who was asked.")
+            .sample(&[("from", "store")], status.fetches)
+            .sample(&[("from", "nodes")], status.group_fetches);
+        page.gauge("sluice_open_files", "Files that are open or known.").is(status.open_files);
+        let journal = status.journal;
+        page.gauge("sluice_journal_used_bytes", "Bytes of the journal that are in use.").is(journal.used_bytes);
+        page.gauge("sluice_journal_capacity_bytes", "Room of the journal; file data may use data of it.")
+            .sample(&[("of", "all")], journal.capacity_bytes)
+            .sample(&[("of", "data")], journal.data_capacity_bytes);
+    }
+}
+
+/// Sessions and nodes of a volume's server.
+fn served(page: &mut Page, overview: &Overview) {
+    let mut sessions = page.gauge("sluice_sessions", "Sessions of mounts, by state.");
+    for (state, name) in [(Liveness::Live, "live"), (Liveness::Grace, "grace"), (Liveness::Expired, "expired")] {
+        sessions.add(&[("state", name)], overview.sessions.iter().filter(|s| s.status.state == state).count());
+    }
+    let reported = overview.sessions.iter().filter_map(|session| session.unstored);
+    page.gauge("sluice_sessions_unstored_bytes", "Bytes that mounts have acked and not stored, as they said last.")
+        .is(reported.map(|(report, _)| report.bytes).sum::<u64>());
+    page.counter("sluice_lease_expiries_total", "Leases that ended before they were renewed.")
+        .is(overview.lease_expiries);
+    page.gauge("sluice_connections", "Peers that are connected.").is(overview.connections);
+    page.gauge("sluice_group_epoch", "Number of the list of nodes.").is(overview.epoch);
+    let mut nodes = page.gauge("sluice_group_nodes", "Nodes of the group, by state.");
+    for (state, name) in [(State::Active, "active"), (State::Draining, "draining")] {
+        nodes.add(&[("state", name)], overview.nodes.iter().filter(|(node, _)| node.member.state == state).count());
+    }
+    let used = overview.nodes.iter().map(|(node, _)| node.numbers.used_bytes).sum::<u64>();
+    page.gauge("sluice_group_used_bytes", "Bytes that the nodes hold.").is(used);
+    let capacity = overview.nodes.iter().map(|(node, _)| node.member.capacity_bytes).sum::<u64>();
+    page.gauge("sluice_group_capacity_bytes", "Room of the nodes' caches.").is(capacity);
+}
