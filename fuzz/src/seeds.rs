@@ -140,7 +140,7 @@ fn values() -> Vec<(&'static str, Vec<u8>)> {
 /// Requests of each kind, and a push.
 fn messages() -> Vec<(&'static str, Vec<u8>)> {
     let framed = |method: u16, body: Vec<u8>| [method.to_le_bytes().to_vec(), body].concat();
-    let number = Number { number: 7, seen_up_to: 5 };
+    let number = Number { number: 7, seen_up_to: 5, again: None };
     let encoded = |request: Request<'_>| framed(request.method().number(), request.encode(number));
     let (dir, name) = (Ino::ROOT, Name::new(b"name").expect("a name"));
     let caller = Caller { uid: 1000, gid: 100 };

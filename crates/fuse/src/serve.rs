@@ -128,9 +128,17 @@ impl VfsHandler {
             Operation::GetLk(lock) => self.test_lock(ino, lock),
             Operation::Fsync { .. } => {
                 self.vfs.namespace().publish(ino)?;
+                self.vfs.namespace().sync(Some(ino))?;
                 Ok(self.sync())
             }
-            Operation::FsyncDir { .. } | Operation::SyncFs => Ok(self.sync()),
+            Operation::FsyncDir { .. } => {
+                self.vfs.namespace().sync(Some(ino))?;
+                Ok(self.sync())
+            }
+            Operation::SyncFs => {
+                self.vfs.namespace().sync(None)?;
+                Ok(self.sync())
+            }
             Operation::SetAttr(set) => self.set_attr(ino, set, reply),
             Operation::FAllocate { fh, offset, length, mode } => {
                 self.vfs.changed_by(HandleId(fh), caller)?;

@@ -63,6 +63,11 @@ impl Committer {
         Arc::new(Committer { shared, thread: Mutex::new(Some(thread.expect("a thread starts"))) })
     }
 
+    /// Everything up to here is durable.
+    pub fn synced(&self) -> Seq {
+        self.shared.covered()
+    }
+
     /// Resolves once everything up to `seq` is durable. Needs no particular runtime; dropping it stops waiting.
     pub fn wait_synced(&self, seq: Seq) -> WaitSynced {
         WaitSynced { shared: self.shared.clone(), seq, waiter: None }

@@ -32,6 +32,10 @@ impl Log for NullLog {
     fn ensure_synced(&self, _: Seq) -> Result<(), LogError> {
         Ok(())
     }
+
+    fn synced(&self) -> Seq {
+        Seq(self.last.load(Ordering::SeqCst))
+    }
 }
 
 fn key(table: u8, id: u64, rest: &[u8]) -> Vec<u8> {

@@ -99,11 +99,19 @@ impl Attr {
 /// Ids are reserved in blocks of this many, so that most allocations touch no table.
 const ID_BLOCK: u64 = 65_536;
 
+/// Numbers that are reserved.
+#[derive(Default)]
+struct Ids {
+    block: Range<u64>,
+    /// A block survives power loss before a number of it is given: what was told to others is not given to something else then.
+    durable: bool,
+}
+
 /// The file system's rules over its tables.
 pub struct Namespace {
     store: Arc<MetaStore>,
     clock: Arc<dyn Clock>,
-    ids: Arc<Mutex<Range<u64>>>,
+    ids: Arc<Mutex<Ids>>,
     /// Of a view for one operation of a session.
     once: Option<Box<once::OnceState>>,
 }
@@ -111,7 +119,7 @@ pub struct Namespace {
 impl Namespace {
     /// The rules over `store`, whose root directory exists ([`Namespace::format`]).
     pub fn new(store: Arc<MetaStore>, clock: Arc<dyn Clock>) -> Self {
-        Self { store, clock, ids: Arc::new(Mutex::new(0..0)), once: None }
+        Self { store, clock, ids: Arc::default(), once: None }
     }
 
     /// Makes the root directory of an empty volume, owned by `owner`; does nothing when there is one.
@@ -146,7 +154,7 @@ impl Namespace {
     /// A number never given before in this volume: inode numbers and directory cookies.
     fn next_id(&self) -> Result<u64> {
         let mut ids = self.ids.lock();
-        if let Some(id) = ids.next() {
+        if let Some(id) = ids.block.next() {
             return Ok(id);
         }
         let key = keys::volume("ids");
@@ -156,8 +164,11 @@ impl Namespace {
             txn.put(&key, (first + ID_BLOCK).to_le_bytes());
             Ok(first)
         })?;
-        *ids = block.value..block.value + ID_BLOCK;
-        ids.next().ok_or_else(|| Error::Corrupt("the id counter is at its end".into()))
+        if ids.durable {
+            self.store.ensure_synced(block.seq)?;
+        }
+        ids.block = block.value..block.value + ID_BLOCK;
+        ids.block.next().ok_or_else(|| Error::Corrupt("the id counter is at its end".into()))
     }
 
     /// Bytes and inodes in use.

@@ -92,6 +92,8 @@ pub trait Log: Send + Sync {
     fn append(&self, class: LogClass, parts: &[&[u8]]) -> Result<Seq, LogError>;
     /// Blocks until all records up to `seq`, and the cache slabs that they name, survive power loss.
     fn ensure_synced(&self, seq: Seq) -> Result<(), LogError>;
+    /// All records up to here survive power loss, with the cache slabs that they name.
+    fn synced(&self) -> Seq;
 }
 
 /// A commutative change of one key, resolved at commit against the newest value, without conflict.

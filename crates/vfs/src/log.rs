@@ -36,4 +36,8 @@ impl Log for JournalLog {
     fn ensure_synced(&self, seq: Seq) -> Result<(), LogError> {
         self.committer.wait_synced_blocking(seq).map_err(|error| LogError::Failed(error.to_string()))
     }
+
+    fn synced(&self) -> Seq {
+        self.committer.synced()
+    }
 }

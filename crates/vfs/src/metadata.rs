@@ -60,6 +60,9 @@ pub trait Metadata: Send + Sync {
     fn change_data(&self, ino: Ino, extents: &mut FileExtents, change: &DataChange<'_>) -> Result<Attr>;
     /// On return every mount sees the changes of a file.
     fn publish(&self, ino: Ino) -> Result<()>;
+    /// On return all changes that were made before survive a loss of power, as far as they are not in this process's own log. Fails
+    /// once when a change of the file, or without one of any, was lost.
+    fn sync(&self, ino: Option<Ino>) -> Result<()>;
 
     fn object(&self, id: ObjectId) -> Result<Option<ObjectRecord>>;
     fn object_stored(&self, id: ObjectId, segments: u32, bytes: u64) -> Result<()>;
@@ -167,6 +170,10 @@ impl Metadata for Namespace {
     }
     /// It has seen them as they were acked.
     fn publish(&self, _ino: Ino) -> Result<()> {
+        Ok(())
+    }
+    /// They are in this process's own log.
+    fn sync(&self, _ino: Option<Ino>) -> Result<()> {
         Ok(())
     }
 

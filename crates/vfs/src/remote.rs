@@ -5,11 +5,13 @@
 //! journal has it, and published on close, on fsync and in the background (`remote/pending.rs`). Until then it is laid over what the
 //! server says, for this mount's programs alone.
 
+mod again;
 mod cache;
 mod calls;
 mod locks;
 mod pending;
 mod publish;
+mod retained;
 
 pub use calls::{Link, LinkError, Session, take_up};
 pub use locks::{LockCall, OnLocked};
@@ -509,6 +511,10 @@ impl Metadata for Remote {
         if self.pending.has(ino) { self.publish_file(ino) } else { Ok(()) }
     }
 
+    fn sync(&self, ino: Option<Ino>) -> Result<()> {
+        self.sync_for(ino)
+    }
+
     fn object(&self, id: ObjectId) -> Result<Option<ObjectRecord>> {
         // What refers to it here must be known there before anybody judges it.
         for ino in self.pending.files_of(id) {
@@ -588,6 +594,7 @@ impl Remote {
         for ino in self.pending.files() {
             self.publish(ino)?;
         }
+        self.sync_log()?;
         if self.valid() < self.session.lease() * 2 / 3 {
             self.ask(&Renew {})?;
         }

@@ -51,7 +51,7 @@ impl Namespace {
     pub fn last_cookie(&self) -> u64 {
         let ids = self.ids.lock();
         // An empty block means that nothing was made since the volume started; entries of earlier runs lie below any block.
-        if ids.end == 0 { u64::MAX >> 1 } else { ids.start }
+        if ids.block.end == 0 { u64::MAX >> 1 } else { ids.block.start }
     }
 
     /// The parent of a directory, for `..`.

@@ -77,8 +77,9 @@ impl Namespace {
     pub fn create(&self, dir: Ino, name: &[u8], node: NewNode<'_>, caller: Caller) -> Result<Committed<Attr>> {
         check_name(name)?;
         check_target(&node)?;
-        let (ino, cookie, now) = (Ino(self.next_id()?), self.next_id()?, self.now());
+        let ((ino, again), cookie, now) = (self.new_ino()?, self.next_id()?, self.now());
         self.write(|txn| {
+            check_free(txn, ino, again)?;
             let parent = txn.directory(dir)?;
             if txn.get(&keys::entry(dir, name))?.is_some() {
                 return Err(Error::Exists);
@@ -105,8 +106,9 @@ impl Namespace {
 
     /// Makes a file without a name (O_TMPFILE), an orphan until it is linked.
     pub fn create_unnamed(&self, dir: Ino, mode: u32, caller: Caller) -> Result<Committed<Attr>> {
-        let (ino, now) = (Ino(self.next_id()?), self.now());
+        let ((ino, again), now) = (self.new_ino()?, self.now());
         self.write(|txn| {
+            check_free(txn, ino, again)?;
             let parent = txn.directory(dir)?;
             let (gid, mode) = inherited(parent.mode, parent.gid, caller, mode);
             let inode = Inode { nlink: 0, ..new_inode(mode, caller.uid, gid, now) };
@@ -215,6 +217,11 @@ impl Namespace {
             None => snapshot.inode(ino).and(Err(Error::Invalid("not a symbolic link"))),
         }
     }
+}
+
+/// An inode that is made `again` is not there.
+fn check_free(txn: &mut Txn<'_>, ino: Ino, again: bool) -> Result<()> {
+    if again && txn.get(&keys::inode(ino))?.is_some() { Err(Error::Exists) } else { Ok(()) }
 }
 
 fn check_target(node: &NewNode<'_>) -> Result<()> {

@@ -26,6 +26,8 @@ pub(crate) struct Once {
     pub number: Option<u64>,
     /// Numbers whose results are forgotten with this change.
     pub forget: Range<u64>,
+    /// It is done again after a power loss took it: the inode that it made the first time.
+    pub again: Option<Ino>,
 }
 
 /// What a change did besides its value.
@@ -75,6 +77,16 @@ impl Namespace {
     }
 }
 
+impl Namespace {
+    /// The number of an inode that is about to be made; true when it was given before.
+    pub(super) fn new_ino(&self) -> Result<(Ino, bool)> {
+        match self.once.as_ref().and_then(|state| state.once.again) {
+            Some(made) => Ok((made, true)),
+            None => Ok((Ino(self.next_id()?), false)),
+        }
+    }
+}
+
 impl OnceState {
     /// [`MetaStore::transact`] with the session's part around `f`.
     pub(super) fn write<'a, R: for<'r> Wire<'r>>(
@@ -92,7 +104,7 @@ impl OnceState {
         txn: &mut Txn<'a>,
         f: &mut impl FnMut(&mut Txn<'a>) -> Result<R>,
     ) -> Result<R> {
-        let Once { session, epoch, number, forget } = &self.once;
+        let Once { session, epoch, number, forget, again: _ } = &self.once;
         let record = txn.get(&keys::session(*session))?.map(|bytes| SessionRecord::decode(&bytes)).transpose()?;
         if record.is_none_or(|record| record.epoch != *epoch) {
             *self.effects.lock() = Effects { fenced: true, ..Effects::default() };

@@ -72,6 +72,21 @@ impl Namespace {
     /// The number of spans that a file can have.
     pub(crate) const SPANS: u64 = sluice_base::limits::FILE_BYTES_MAX / SPAN_BYTES + 1;
 
+    /// Begins a run of the server: its number, greater than that of every one before, also when the power is lost. From now on
+    /// no number of an inode that was told to a session is given to another one.
+    pub(crate) fn begin_life(&self) -> Result<u32> {
+        let key = keys::volume("life");
+        let begun = self.store.transact(|txn| -> Result<u32> {
+            let last = txn.get(&key)?.and_then(|v| Some(u32::from_le_bytes(v.get(..4)?.try_into().ok()?))).unwrap_or(0);
+            let life = last.checked_add(1).ok_or_else(|| Error::Corrupt("the server was started too often".into()))?;
+            txn.put(&key, life.to_le_bytes());
+            Ok(life)
+        })?;
+        self.store.ensure_synced(begun.seq)?;
+        *self.ids.lock() = super::Ids { block: 0..0, durable: true };
+        Ok(begun.value)
+    }
+
     /// A new session with a name, which is there until [`Namespace::end_session`].
     pub(crate) fn begin_named_session(&self, name: &[u8]) -> Result<Committed<SessionId>> {
         let (key, begun) = (keys::volume("session"), self.now());

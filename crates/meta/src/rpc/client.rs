@@ -24,6 +24,18 @@ pub fn change<'a, C: Call<'a>>(call: &C, number: Number) -> Vec<u8> {
     message::encode_call(call, number)
 }
 
+/// The fields of a call, for [`again`].
+pub fn fields<'a, C: Call<'a>>(call: &C) -> Vec<u8> {
+    let mut fields = Vec::new();
+    call.put(&mut fields);
+    fields
+}
+
+/// The body of a change that was answered before, from its [`fields`].
+pub fn again(fields: &[u8], number: Number) -> Vec<u8> {
+    message::encode_fields(fields, number)
+}
+
 /// The answer to a call. An error of the outer kind means that the bytes are none.
 pub fn reply<'a, C: Call<'a>>(body: &[u8]) -> Result<Answer<C::Reply>, Fault> {
     if matches!(C::METHOD.effect(), Effect::Change | Effect::Touch) {

@@ -19,6 +19,7 @@ use super::{
     codec::{Reader, Wire},
     fault::Fault,
 };
+use sluice_base::Ino;
 
 /// Version byte that every message opens with.
 pub const VERSION: u8 = 2;
@@ -160,6 +161,8 @@ calls! {
     68 Session Release -> (),
     69 Session Hold -> (),
     70 Session ListSessions -> Vec<SessionStatus>,
+    71 Session SyncLog -> bool,
+    72 Session Resent -> (),
     80 Session Lock -> LockAnswer,
     81 Session TestLock -> LockTest,
     82 Session AssertLocks -> bool,
@@ -170,11 +173,15 @@ calls! {
 pub struct Number {
     /// 1, 2, 3... in the order of the session.
     pub number: u64,
-    /// The answers of all numbers up to here have arrived: their results may be forgotten.
+    /// The answers of all numbers up to here have arrived, and what they did survives a power loss of the server: their results
+    /// may be forgotten.
     pub seen_up_to: u64,
+    /// It was answered before, by a server that was started again since and may have lost it: the inode that it made, or 0 where
+    /// it made none. It is made with the same number again.
+    pub again: Option<Ino>,
 }
 
-super::codec::fields! { Number { number, seen_up_to } }
+super::codec::fields! { Number { number, seen_up_to, again } }
 
 impl Request<'_> {
     /// The body, for a peer that knows the method. `number` counts for [`Effect::Change`] alone.
@@ -186,6 +193,11 @@ impl Request<'_> {
 /// The body of one call.
 pub(crate) fn encode_call<'a, C: Call<'a>>(call: &C, number: Number) -> Vec<u8> {
     encode_with(C::METHOD.effect(), number, |out| call.put(out))
+}
+
+/// The body of a change whose fields are bytes already.
+pub(crate) fn encode_fields(fields: &[u8], number: Number) -> Vec<u8> {
+    encode_with(Effect::Change, number, |out| out.extend_from_slice(fields))
 }
 
 fn encode_with(effect: Effect, number: Number, put: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
@@ -234,6 +246,12 @@ pub struct ReplyHead {
     pub renewed: bool,
     /// The last push that had been sent to the session when its interest was noted.
     pub stamp: u64,
+    /// Which run of the server answers: each has a greater number. 0 when that is not said.
+    pub life: u32,
+    /// The server's log of this run survives power loss up to this record.
+    pub synced: u64,
+    /// The change that is answered survives power loss with this record of this run. 0 for what is no change.
+    pub record: u64,
 }
 
 const OK: u8 = 1;
@@ -247,6 +265,9 @@ impl ReplyHead {
         let flags = flag(answer.is_ok(), OK) | flag(self.cacheable, CACHEABLE) | flag(self.renewed, RENEWED);
         let mut out = vec![VERSION, flags];
         self.stamp.put(&mut out);
+        self.life.put(&mut out);
+        self.synced.put(&mut out);
+        self.record.put(&mut out);
         let (Ok(bytes) | Err(bytes)) = answer;
         out.extend_from_slice(bytes);
         out
@@ -254,6 +275,24 @@ impl ReplyHead {
 
     /// Head and answer of a body.
     pub fn decode<'a, T: Wire<'a>>(body: &'a [u8]) -> Result<(Self, Result<T, Fault>), Fault> {
+        let (head, ok, mut from) = Self::open(body)?;
+        let mut take = || {
+            let answer = if ok { Ok(T::take(&mut from)?) } else { Err(Fault::take(&mut from)?) };
+            from.is_empty().then_some((head, answer))
+        };
+        take().ok_or(Fault::Malformed)
+    }
+
+    /// Head of a body, and whether the answer is a fault, whatever else it is.
+    pub fn outcome(body: &[u8]) -> Result<(Self, Result<(), Fault>), Fault> {
+        match Self::open(body)? {
+            (head, true, _) => Ok((head, Ok(()))),
+            (_, false, _) => Self::decode::<()>(body),
+        }
+    }
+
+    /// Head, whether the value follows, and what follows.
+    fn open(body: &[u8]) -> Result<(Self, bool, Reader<'_>), Fault> {
         let version = *body.first().ok_or(Fault::Malformed)?;
         if version != VERSION {
             return Err(Fault::Version(version));
@@ -265,10 +304,9 @@ impl ReplyHead {
                 return None;
             }
             let stamp = u64::take(&mut from)?;
-            let head = Self { cacheable: flags & CACHEABLE != 0, renewed: flags & RENEWED != 0, stamp };
-            let ok = flags & OK != 0;
-            let answer = if ok { Ok(T::take(&mut from)?) } else { Err(Fault::take(&mut from)?) };
-            from.is_empty().then_some((head, answer))
+            let (life, synced, record) = (u32::take(&mut from)?, u64::take(&mut from)?, u64::take(&mut from)?);
+            let (cacheable, renewed) = (flags & CACHEABLE != 0, flags & RENEWED != 0);
+            Some((Self { cacheable, renewed, stamp, life, synced, record }, flags & OK != 0, from))
         };
         take().ok_or(Fault::Malformed)
     }

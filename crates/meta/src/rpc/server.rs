@@ -15,6 +15,7 @@ mod numbers;
 mod poll;
 mod reads;
 mod sessions;
+mod settling;
 mod state;
 
 use super::{
@@ -53,7 +54,8 @@ impl Default for Settings {
 pub struct Reply {
     /// What goes to the peer.
     pub body: Vec<u8>,
-    /// It goes only when the log is synced up to here ([`crate::store::Log::ensure_synced`]).
+    /// It goes only when the log is synced up to here ([`crate::store::Log::ensure_synced`]). Numbered changes do not wait: the
+    /// session keeps them until the head of an answer says that they are durable.
     pub durable: Seq,
     /// The connection is this peer's from now on.
     pub bind: Option<Peer>,
@@ -111,7 +113,7 @@ pub struct Server {
 impl Server {
     /// A server of a volume that nobody else serves or mounts. Sessions of an earlier run are in grace from `now` on.
     pub fn open(names: Arc<Namespace>, settings: Settings, now: Duration) -> Result<Self> {
-        let mut state = State::new(settings);
+        let mut state = State::new(settings, names.begin_life()?, names.store().clone());
         for (session, record) in names.sessions()? {
             let kept = names.kept_numbers(session)?;
             state.load(session, record, kept, now);
@@ -137,12 +139,18 @@ impl Server {
     /// a peer.
     pub fn handle(&self, now: Duration, peer: Option<Peer>, method: u16, body: &[u8]) -> Outcome {
         match message::parse(method, body) {
-            Ok(parsed) => self.run(now, peer, parsed).unwrap_or_else(|fault| refuse(&fault)),
+            Ok(parsed) => self.run(now, peer, parsed, body).unwrap_or_else(|fault| refuse(&fault)),
             Err(fault) => refuse(&fault),
         }
     }
 
-    fn run(&self, now: Duration, peer: Option<Peer>, parsed: Parsed<'_>) -> std::result::Result<Outcome, Fault> {
+    fn run(
+        &self,
+        now: Duration,
+        peer: Option<Peer>,
+        parsed: Parsed<'_>,
+        body: &[u8],
+    ) -> std::result::Result<Outcome, Fault> {
         match &parsed.request {
             Request::Begin(begin) => return self.begin(now, begin),
             Request::Resume(resume) => return self.resume(now, resume),
@@ -155,7 +163,10 @@ impl Server {
         }
         match parsed.request.method().effect() {
             Effect::Read => self.read(now, peer, &parsed.request),
-            Effect::Change | Effect::Touch => self.change(now, peer, &parsed),
+            Effect::Change | Effect::Touch => match self.defer(now, peer, &parsed, body)? {
+                Some(token) => Ok(Outcome::Wait(token)),
+                None => self.change(now, peer, &parsed, body, None),
+            },
             Effect::Session => self.of_session(now, peer, &parsed.request),
         }
     }

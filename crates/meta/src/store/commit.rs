@@ -78,6 +78,16 @@ impl MetaStore {
         self.shared.tables.persisted()
     }
 
+    /// All records up to here survive power loss.
+    pub fn synced(&self) -> Seq {
+        self.log.synced()
+    }
+
+    /// Blocks until all records up to `seq` survive power loss.
+    pub fn ensure_synced(&self, seq: Seq) -> Result<(), MetaError> {
+        self.log.ensure_synced(seq).map_err(MetaError::Log)
+    }
+
     /// A consistent view of now. Cheap to take, but not to keep: while it lives, old versions and flushed memtables stay in
     /// memory. A listing that goes on for long takes a new one for each portion.
     pub fn snapshot(&self) -> Snapshot<'_> {

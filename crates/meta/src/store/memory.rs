@@ -165,9 +165,9 @@ impl MemoryLog {
         Seq(self.records.lock().len() as u64)
     }
 
-    /// All records up to here would survive power loss.
-    pub fn synced(&self) -> Seq {
-        *self.synced.lock()
+    /// The power goes: records that were not synced are gone.
+    pub fn lose_power(&self) {
+        self.records.lock().truncate(self.synced.lock().0 as usize);
     }
 }
 
@@ -185,5 +185,9 @@ impl Log for MemoryLog {
         let mut synced = self.synced.lock();
         *synced = seq.max(*synced);
         Ok(())
+    }
+
+    fn synced(&self) -> Seq {
+        *self.synced.lock()
     }
 }

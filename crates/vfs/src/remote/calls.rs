@@ -1,13 +1,19 @@
 //! Calls to the server: numbers, retries, the lease, and going on with the session after a lost connection.
 
-use super::{Remote, cache::Heard};
+use super::{
+    Remote,
+    cache::Heard,
+    retained::{Kept, Retained},
+};
 use futures::future::BoxFuture;
 use sluice_base::{Ino, SessionId};
 use sluice_meta::{
     Error, Result,
     rpc::{
         Fault, client,
-        message::{Begin, Call, Effect, End, Hold, Invalidation, Number, Release, Renew, Resume},
+        message::{
+            Begin, Call, CreateUnnamed, Effect, End, Hold, Invalidation, Method, Number, Release, Renew, Resume,
+        },
     },
     store::MetaStore,
 };
@@ -16,7 +22,7 @@ use std::{
     collections::BTreeSet,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::SeqCst},
     },
     time::Duration,
 };
@@ -62,6 +68,9 @@ pub struct Session {
     /// Counts resumptions; held while one is under way.
     resumed: Mutex<u64>,
     numbers: Mutex<Numbers>,
+    /// The run of the server that has all that an earlier one answered.
+    pub(super) life: AtomicU32,
+    pub(super) retained: Retained,
 }
 
 #[derive(Default)]
@@ -71,8 +80,12 @@ struct Numbers {
 }
 
 impl Session {
-    fn new(id: SessionId, epoch: u32, lease: Duration, last_number: u64, pushes: u64) -> Self {
+    fn new(id: SessionId, epoch: u32, lease: Duration, last_number: u64, pushes: u64, life: u32) -> Self {
+        let retained = Retained::default();
+        retained.begin_life(life);
         Self {
+            life: AtomicU32::new(life),
+            retained,
             id,
             pushes,
             epoch: AtomicU64::new(epoch.into()),
@@ -112,8 +125,10 @@ impl Session {
 
     fn number(&self, number: u64) -> Number {
         let numbers = self.numbers.lock();
-        let seen_up_to = numbers.waiting.first().map_or(numbers.last, |first| first - 1);
-        Number { number, seen_up_to }
+        // In this order: what is answered is kept before it no longer waits.
+        let waiting = numbers.waiting.first().copied();
+        let first = self.retained.first().into_iter().chain(waiting).min();
+        Number { number, seen_up_to: first.map_or(numbers.last, |first| first - 1), again: None }
     }
 }
 
@@ -127,13 +142,13 @@ pub fn take_up(link: &dyn Link, own: &MetaStore, name: &[u8]) -> Result<Session>
     let session = match known.map(|words: [[u8; 8]; 2]| words.map(u64::from_le_bytes)) {
         Some([id, epoch]) => {
             let call = Resume { session: SessionId(id), epoch: epoch as u32, take_over: true, uses: Vec::new() };
-            let answer = asked(link, &call)?;
+            let (life, answer) = asked(link, &call)?;
             let lease = Duration::from_millis(answer.lease_ms.into());
-            Session::new(SessionId(id), answer.epoch, lease, answer.numbers, answer.pushes)
+            Session::new(SessionId(id), answer.epoch, lease, answer.numbers, answer.pushes, life)
         }
         None => {
-            let begun = asked(link, &Begin { name })?;
-            Session::new(begun.session, begun.epoch, Duration::from_millis(begun.lease_ms.into()), 0, 0)
+            let (life, begun) = asked(link, &Begin { name })?;
+            Session::new(begun.session, begun.epoch, Duration::from_millis(begun.lease_ms.into()), 0, 0, life)
         }
     };
     let value = [session.id.0.to_le_bytes(), session.epoch.load(SeqCst).to_le_bytes()].concat();
@@ -159,18 +174,32 @@ pub(super) fn end(remote: &Remote) -> Result<()> {
     Ok(())
 }
 
-fn asked<'a, C: Call<'a>>(link: &dyn Link, call: &C) -> Result<C::Reply> {
+/// The answer, and the run of the server that gives it.
+fn asked<'a, C: Call<'a>>(link: &dyn Link, call: &C) -> Result<(u32, C::Reply)> {
     let body = link.call(C::METHOD.number(), client::request(call));
     let body = body.map_err(|error| Error::Server(error.to_string()))?;
-    let answer = client::reply::<C>(&body).and_then(|answer| answer.answer);
-    answer.map(|changed| changed.value).map_err(|fault| match fault {
+    let answer = client::reply::<C>(&body).and_then(|answer| Ok((answer.head.life, answer.answer?.value)));
+    answer.map_err(|fault| match fault {
         Fault::Meta(error) => error,
         other => Error::Server(other.to_string()),
     })
 }
 
+/// A change that has its answer, as it is kept.
+fn kept<'a, C: Call<'a>>(call: &C, body: &[u8], inos: &[Ino], touched: &[Invalidation]) -> Kept {
+    let made = match C::METHOD {
+        // Both answer the attributes of what they made.
+        Method::Create | Method::CreateUnnamed => {
+            client::reply::<CreateUnnamed>(body).ok().and_then(|answer| Some(answer.answer.ok()?.value.ino))
+        }
+        _ => None,
+    };
+    let inos = inos.iter().copied().chain(touched.iter().filter_map(Invalidation::ino)).collect();
+    Kept { method: C::METHOD.number(), fields: client::fields(call), made: made.unwrap_or(Ino(0)), inos }
+}
+
 /// What a fault is for the operation that met it.
-fn failed(fault: Fault) -> Error {
+pub(super) fn failed(fault: Fault) -> Error {
     match fault {
         Fault::Meta(error) => error,
         Fault::Fenced | Fault::Ended => Error::Fenced,
@@ -203,7 +232,7 @@ impl Remote {
         if !crate::may_wait() {
             return Err((Heard::default(), Error::Away));
         }
-        self.call(call, None, self.cache.begin(None))
+        self.call(call, None, &[], self.cache.begin(None))
     }
 
     /// Changes something about `inos`, which may be more than these where there are none.
@@ -211,7 +240,8 @@ impl Remote {
         if !crate::may_wait() {
             return Err(Error::Away);
         }
-        let number = (C::METHOD.effect() == Effect::Change).then(|| self.session.next_number());
+        let numbered = C::METHOD.effect() == Effect::Change;
+        let number = if numbered { Some(self.new_number()?) } else { None };
         let done = self.change_as(call, inos, number);
         number.iter().for_each(|number| self.session.answered(*number));
         done
@@ -225,7 +255,7 @@ impl Remote {
         number: Option<u64>,
     ) -> Result<(Heard, C::Reply)> {
         let heard = self.cache.begin(Some(inos));
-        let done = self.call(call, number, heard);
+        let done = self.call(call, number, inos, heard);
         // Nothing, when it had its answer.
         self.cache.end(heard, std::iter::empty());
         done.map_err(|(_, error)| error)
@@ -236,6 +266,7 @@ impl Remote {
         &self,
         call: &C,
         number: Option<u64>,
+        inos: &[Ino],
         mut heard: Heard,
     ) -> std::result::Result<(Heard, C::Reply), (Heard, Error)> {
         let never = Heard::default();
@@ -249,20 +280,28 @@ impl Remote {
                 Some(number) => client::change(call, self.session.number(number)),
                 None => client::request(call),
             };
-            let answer = match self.link.call(C::METHOD.number(), body) {
+            let body = match self.link.call(C::METHOD.number(), body) {
                 Err(LinkError::Closed) => return Err((never, Error::Fenced)),
                 Err(LinkError::Lost(why)) => {
                     self.silent(why);
                     continue;
                 }
-                Ok(body) => client::reply::<C>(&body).map_err(|fault| (never, failed(fault)))?,
+                Ok(body) => body,
             };
+            let answer = client::reply::<C>(&body).map_err(|fault| (never, failed(fault)))?;
+            self.session.retained.synced(answer.head.life, answer.head.synced);
             *self.silence.lock() = None;
             if answer.head.renewed {
                 self.session.believed_until.fetch_max(sent + self.session.lease.load(SeqCst), SeqCst);
             }
             match answer.answer {
                 Ok(changed) => {
+                    if let Some(number) = number {
+                        let kept = || kept(call, &body, inos, &changed.touched);
+                        if !self.session.retained.keep(number, answer.head, kept) {
+                            continue;
+                        }
+                    }
                     changed.touched.iter().for_each(|what| self.cache.drop_own(what));
                     self.cache.end(heard, changed.touched.iter().filter_map(Invalidation::ino));
                     heard.head = answer.head;
@@ -315,14 +354,17 @@ impl Remote {
             Err(LinkError::Closed) => return Err(Error::Fenced),
             Ok(body) => body,
         };
-        match client::reply::<Resume>(&body).and_then(|answer| answer.answer) {
-            Ok(answer) => {
+        match client::reply::<Resume>(&body).and_then(|answer| Ok((answer.head.life, answer.answer?))) {
+            Ok((life, answer)) => {
                 let answer = answer.value;
                 self.session.epoch.store(answer.epoch.into(), SeqCst);
                 if !answer.kept {
                     self.lost_track(answer.pushes);
                 } else if !doubted {
                     self.locks.trust();
+                }
+                if self.session.life.load(SeqCst) != life && !self.send_again(life)? {
+                    return Ok(());
                 }
                 *resumed += 1;
                 drop(resumed);

@@ -54,7 +54,7 @@ impl Change {
 
     /// The stored form: the body of a publish request. `None` when there are more extents than one may have.
     pub fn encode(&self, ino: Ino) -> Option<Vec<u8>> {
-        Some(Request::Publish(self.publish(ino)?).encode(Number { number: self.n, seen_up_to: 0 }))
+        Some(Request::Publish(self.publish(ino)?).encode(Number { number: self.n, ..Number::default() }))
     }
 
     /// The change of a stored form.

@@ -93,7 +93,7 @@ impl Remote {
         }
         let _turn = self.publishing[ino.0 as usize % self.publishing.len()].lock();
         while let Some(change) = self.pending.merged(ino, None) {
-            let number = self.session.next_number();
+            let number = self.new_number()?;
             let sent = [ino.0.to_be_bytes(), change.n.to_be_bytes()].concat();
             self.own.transact(|txn| -> Result<()> {
                 txn.put(&sent_key(number), sent.clone());

@@ -61,6 +61,15 @@ messages! {
     }
     /// All sessions, for status. Needs none.
     ListSessions {}
+    /// Answered when the server's log survives power loss up to a record; false when that is of another run of the server.
+    SyncLog {
+        /// The run.
+        life: u32,
+        /// The record.
+        record: u64,
+    }
+    /// After a [`Resume`] in a new run of the server: all that the earlier one answered, and that it may have lost, was sent again.
+    Resent {}
     /// A session as status shows it.
     SessionStatus {
         /// The session.

@@ -137,6 +137,8 @@ impl Stuff {
             Request::Release(Release { inos: inos.clone(), cached: self.yes }),
             Request::Hold(Hold { inos }),
             Request::ListSessions(ListSessions {}),
+            Request::SyncLog(SyncLog { life: self.c, record: self.b }),
+            Request::Resent(Resent {}),
         ]
     }
 
@@ -206,7 +208,8 @@ fn returns<'a, C: Call<'a>>(stuff: &Stuff, value: C::Reply)
 where
     C::Reply: PartialEq + std::fmt::Debug,
 {
-    let head = ReplyHead { cacheable: stuff.yes, renewed: !stuff.yes, stamp: stuff.a };
+    let (life, synced, record) = (stuff.c, stuff.a, stuff.b);
+    let head = ReplyHead { cacheable: stuff.yes, renewed: !stuff.yes, stamp: stuff.a, life, synced, record };
     let is_change = matches!(C::METHOD.effect(), Effect::Change | Effect::Touch);
     let touched = if is_change { stuff.invalidations() } else { Vec::new() };
     let mut bytes = if is_change { encode(&touched) } else { Vec::new() };
@@ -219,6 +222,7 @@ where
     assert!(is_reply(C::METHOD, &body));
     let found = client::reply::<C>(&body).expect("a reply");
     assert_eq!(found.head, head);
+    assert!(matches!(ReplyHead::outcome(&body), Ok((found, Ok(()))) if found == head));
     assert_eq!(found.answer.expect("no fault"), Changed { value, touched, dirs });
 }
 
@@ -258,6 +262,7 @@ fn replies(stuff: &Stuff) {
     let kept = stuff.yes;
     returns::<Resume>(stuff, Resumed { epoch, lease_ms, kept, pushes, numbers: stuff.b });
     let status = SessionStatus { session, epoch, name, state, left_ms, inodes, open, pushes };
+    returns::<SyncLog>(stuff, stuff.yes);
     returns::<ListSessions>(stuff, vec![status]);
     let held = LockInTheWay { range: LockRange::WHOLE, mode: LockMode::Shared, pid: stuff.c };
     returns::<TestLock>(
@@ -277,7 +282,7 @@ proptest! {
         for request in [stuff.reads(), stuff.changes(), stuff.of_session(), stuff.of_locks()].concat() {
             let method = request.method();
             let numbered = method.effect() == Effect::Change;
-            let number = if numbered { Number { number: stuff.a | 1, seen_up_to: stuff.b } } else { Number::default() };
+            let number = if numbered { Number { number: stuff.a | 1, seen_up_to: stuff.b, again: stuff.yes.then_some(Ino(stuff.a)) } } else { Number::default() };
             let body = request.encode(number);
             prop_assert_eq!(parse(method.number(), &body).expect("a request"), Parsed { request, number });
             prop_assert!(parse(method.number(), &[&body[..], &[0]].concat()).is_err());

@@ -1,6 +1,6 @@
 //! Requests that change the volume: in a transaction with their result, then told to all whom they concern.
 
-use super::{Outcome, Reply, Server, numbers::Admitted, ready, state::*};
+use super::{Outcome, Reply, Server, numbers::Admitted, ready, settling::Deferred, state::*};
 use crate::{
     Attr, DataChange, Error, Namespace, NewNode,
     extent::FileExtents,
@@ -9,6 +9,7 @@ use crate::{
     rpc::{
         codec::Wire,
         fault::Fault,
+        holds::Token,
         interest::{ATTR, DATA, ENTRIES, Grant, Noted},
         message::*,
         sessions::Peer,
@@ -27,7 +28,9 @@ struct Running<'r> {
     renewed: bool,
     /// Its number, if it has one.
     number: Option<u64>,
-    token: crate::rpc::holds::Token,
+    /// It was answered before.
+    again: bool,
+    token: Token,
     since: u64,
     request: &'r Request<'r>,
 }
@@ -38,20 +41,29 @@ struct Doomed(Mutex<BTreeSet<Ino>>);
 
 impl Server {
     /// Answers a request of [`Effect::Change`] or [`Effect::Touch`].
-    pub(super) fn change(&self, now: Duration, peer: Peer, parsed: &Parsed<'_>) -> Result<Outcome, Fault> {
+    /// `waited` is its token when it waited.
+    pub(super) fn change(
+        &self,
+        now: Duration,
+        peer: Peer,
+        parsed: &Parsed<'_>,
+        body: &[u8],
+        waited: Option<Token>,
+    ) -> Result<Outcome, Fault> {
         let numbered = parsed.request.method().effect() == Effect::Change;
         let mut state = self.state.lock();
         let renewed = state.admit(now, peer)?;
         let opens = matches!(parsed.request, Request::Create(_) | Request::CreateUnnamed(_));
         // A number that was asked for before may have its answer, which needs no room.
-        let is_new = parsed.number.number > state.highest_number(peer.session);
+        let again = parsed.number.again;
+        let is_new = again.is_none() && parsed.number.number > state.highest_number(peer.session);
         if opens && is_new && state.interest.counts(peer.session).1 >= state.settings.inodes_max {
             return Err(Fault::TooManyOpen);
         }
         let admitted = if numbered {
-            state.admit_change(peer.session, parsed.number)?
+            state.admit_change(peer.session, parsed.number, waited)?
         } else {
-            Admitted::Run { token: state.token(), since: state.interest.now(), forget: 0..0 }
+            Admitted::Run { token: waited.unwrap_or_else(|| state.token()), since: state.interest.now(), forget: 0..0 }
         };
         let (token, since, forget) = match admitted {
             Admitted::Run { token, since, forget } => (token, since, forget),
@@ -63,18 +75,25 @@ impl Server {
         };
         drop(state);
         let number = numbered.then_some(parsed.number.number);
-        let view = self.names.in_session(Once { session: peer.session, epoch: peer.epoch, number, forget });
+        let made = again.filter(|ino| *ino != Ino(0));
+        let view =
+            self.names.in_session(Once { session: peer.session, epoch: peer.epoch, number, forget, again: made });
         let doomed = Doomed::default();
         let result = self.apply(&view, peer, &parsed.request, &doomed);
         let effects = view.effects();
         let dirs = if result.is_ok() && !effects.replayed { self.dirs(&parsed.request) } else { Vec::new() };
-        let running = Running { now, peer, renewed, number, token, since, request: &parsed.request };
+        let again = again.is_some();
+        let running = Running { now, peer, renewed, number, again, token, since, request: &parsed.request };
         let mut state = self.state.lock();
         self.spare(&mut state, &doomed.0.into_inner().into_iter().collect::<Vec<_>>());
         Ok(match result {
             Ok(attr) if !effects.fenced => state.done(&running, effects, attr, dirs),
             Ok(_) => state.failed(&running, &Fault::Fenced),
             Err(_) if effects.fenced => state.failed(&running, &Fault::Fenced),
+            Err(_) if running.again && state.may_come_later(peer.session) => {
+                state.wait_again(Deferred::new(token, peer, parsed, body));
+                Outcome::Wait(token)
+            }
             Err(fault) => state.failed(&running, &fault),
         })
     }
@@ -212,7 +231,11 @@ impl State {
         if stale || self.interest.is_stale(&of_dirs, running.since) {
             dirs.clear();
         }
-        let waits = self.invalidate(peer.session, &effects.touched, now);
+        let mut waits = self.invalidate(peer.session, &effects.touched, now);
+        if running.again {
+            // It was so before for everybody.
+            waits.clear();
+        }
         // The session drops what it touched, as it is told with the answer, and then caches the answer.
         if stale {
             grants.iter_mut().for_each(|grant| grant.cached = 0);
@@ -232,8 +255,10 @@ impl State {
         self.reclaim_unheld(effects.touched.iter().filter_map(Invalidation::ino).collect());
         let cacheable = noted && !stale && !grants.is_empty();
         dirs.put(&mut effects.answer);
-        let body = self.head(peer.session, cacheable, running.renewed).encode(Ok(&effects.answer));
-        let reply = Reply { body, durable: effects.seq, bind: None };
+        let record = if running.number.is_some() { effects.seq.0 } else { 0 };
+        let head = ReplyHead { record, ..self.head(peer.session, cacheable, running.renewed) };
+        let durable = if is_kept(running.request) { Seq(0) } else { effects.seq };
+        let reply = Reply { body: head.encode(Ok(&effects.answer)), durable, bind: None };
         if !waits.is_empty() {
             self.holds.hold(running.token, &waits, Held { peer, number: running.number, reply });
             return Outcome::Wait(running.token);
@@ -243,6 +268,11 @@ impl State {
         }
         Outcome::Reply(reply)
     }
+}
+
+/// Whether nothing is lost when the power goes after the answer: the session sends it again, or it is an access time.
+fn is_kept(request: &Request<'_>) -> bool {
+    request.method().effect() == Effect::Change || matches!(request, Request::UpdateAtime(_))
 }
 
 /// What the session caches with the answer to its own change, but for the directories.

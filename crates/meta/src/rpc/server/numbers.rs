@@ -46,10 +46,15 @@ pub(super) enum Admitted {
 
 impl State {
     /// Begins the change of a number.
-    pub fn admit_change(&mut self, session: SessionId, number: Number) -> Result<Admitted, Fault> {
-        let (token, since) = (self.token(), self.interest.now());
+    pub fn admit_change(
+        &mut self,
+        session: SessionId,
+        number: Number,
+        waited: Option<Token>,
+    ) -> Result<Admitted, Fault> {
+        let (token, since) = (waited.unwrap_or_else(|| self.token()), self.interest.now());
         let numbers = &mut self.clients.get_mut(&session).ok_or(Fault::Ended)?.numbers;
-        let Number { number, seen_up_to } = number;
+        let Number { number, seen_up_to, again: _ } = number;
         numbers.seen = numbers.seen.max(seen_up_to.min(number - 1));
         numbers.refused = numbers.refused.split_off(&(numbers.seen + 1));
         if number <= numbers.seen {

@@ -11,6 +11,7 @@ const RECLAIM_AT_ONCE: usize = 64;
 impl Server {
     /// Everything that is due now.
     pub fn poll(&self, now: Duration) -> Vec<Event> {
+        self.settle(now);
         let (events, work, recovered) = {
             let mut state = self.state.lock();
             state.lapse(now);

@@ -30,7 +30,9 @@ impl Server {
     pub(super) fn read(&self, now: Duration, peer: Peer, request: &Request<'_>) -> Result<Outcome, Fault> {
         let (renewed, mut since) = {
             let mut state = self.state.lock();
-            (state.admit(now, peer)?, state.interest.now())
+            let renewed = state.admit(now, peer)?;
+            state.check_resent(peer.session)?;
+            (renewed, state.interest.now())
         };
         for _ in 0..TRIES {
             let found = look(&self.names, request);

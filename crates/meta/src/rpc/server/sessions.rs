@@ -44,6 +44,8 @@ impl Server {
             state.locks.ended(peer.session);
             state.answer_locks();
             state.events.push(Event::Fenced(old));
+            // What the old incarnation had answers to, it alone could send again.
+            state.resent(peer.session);
         }
         let before = state.sessions.resume(peer, now)?;
         let kept = before == Liveness::Live && !resume.take_over;
@@ -66,6 +68,10 @@ impl Server {
     pub(super) fn of_session(&self, now: Duration, peer: Peer, request: &Request<'_>) -> Result<Outcome, Fault> {
         let mut state = self.state.lock();
         let renewed = state.admit(now, peer)?;
+        if !matches!(request, Request::Resent(_) | Request::Hold(_) | Request::Release(_)) {
+            // An idle session, too, is to send again what it keeps.
+            state.check_resent(peer.session)?;
+        }
         match request {
             Request::End(_) => state.ended(peer.session),
             Request::Release(Release { inos, cached }) => {
@@ -79,6 +85,13 @@ impl Server {
                 state.reclaim_unheld(inos.clone());
             }
             Request::Hold(Hold { inos }) => state.hold(peer, inos)?,
+            Request::Resent(_) => state.resent(peer.session),
+            Request::SyncLog(SyncLog { life, record }) => {
+                let is_ours = *life == state.life;
+                let durable = if is_ours { Seq(*record).min(self.names.store().visible()) } else { Seq(0) };
+                let body = state.head(peer.session, false, renewed).encode(Ok(&encode(&is_ours)));
+                return Ok(Outcome::Reply(Reply { body, durable, bind: None }));
+            }
             _ => {}
         }
         Ok(ready(state.head(peer.session, false, renewed).encode(Ok(&[]))))

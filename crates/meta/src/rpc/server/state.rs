@@ -1,20 +1,21 @@
 //! The tables of a server, under their one lock.
 
-use super::{Event, Reply, Settings, locks::Locks, numbers::Numbers};
+use super::{Event, Reply, Settings, locks::Locks, numbers::Numbers, settling::Deferred};
 use crate::{
     records::SessionRecord,
     rpc::{
         fault::Fault,
-        holds::{Holds, Token, UNTIL_GONE},
+        holds::{Holds, Token},
         interest::{ATTR, DATA, ENTRIES, Interest},
         message::{Invalidation, Liveness, ReplyHead},
         outbox::Outbox,
         sessions::{Lapse, Peer, Sessions},
     },
+    store::MetaStore,
 };
 use sluice_base::{Ino, SessionId};
 use sluice_run::collections::{HashMap, HashSet};
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 /// What the server keeps for a session besides its interest.
 #[derive(Debug)]
@@ -22,6 +23,8 @@ pub(super) struct Client {
     pub outbox: Outbox,
     pub connected: bool,
     pub numbers: Numbers,
+    /// What an earlier run of the server answered, and may have lost, was sent again: see `settling.rs`.
+    pub resent: bool,
 }
 
 /// What is to be done outside the lock.
@@ -39,9 +42,11 @@ pub(super) struct Held {
     pub reply: Reply,
 }
 
-#[derive(Debug)]
 pub(super) struct State {
     pub settings: Settings,
+    /// The run of the server.
+    pub life: u32,
+    store: Arc<MetaStore>,
     pub sessions: Sessions,
     pub interest: Interest,
     pub clients: HashMap<SessionId, Client>,
@@ -55,13 +60,18 @@ pub(super) struct State {
     pub recovering_until: Option<Duration>,
     pub events: Vec<Event>,
     pub work: Vec<Work>,
+    /// Sessions of the earlier run may not have sent all again.
+    pub settling: bool,
+    pub deferred: Vec<Deferred>,
     next_token: u64,
 }
 
 impl State {
-    pub fn new(settings: Settings) -> Self {
+    pub fn new(settings: Settings, life: u32, store: Arc<MetaStore>) -> Self {
         Self {
             settings,
+            life,
+            store,
             sessions: Sessions::new(settings.lease),
             interest: Interest::new(settings.inodes_max),
             clients: HashMap::default(),
@@ -72,6 +82,8 @@ impl State {
             recovering_until: None,
             events: Vec::new(),
             work: Vec::new(),
+            settling: true,
+            deferred: Vec::new(),
             next_token: 0,
         }
     }
@@ -82,18 +94,18 @@ impl State {
         self.locks.load(session);
         let (low, highest) = kept.unwrap_or((1, 0));
         let numbers = Numbers { seen: low.saturating_sub(1), highest, kept_from: low, ..Numbers::default() };
-        self.add_client(session, numbers);
+        self.add_client(session, numbers, false);
     }
 
     pub fn begin(&mut self, session: SessionId, name: &[u8], now: Duration) {
         self.sessions.begin(session, name.to_vec(), now);
-        self.add_client(session, Numbers { kept_from: 1, ..Numbers::default() });
+        self.add_client(session, Numbers { kept_from: 1, ..Numbers::default() }, true);
         self.connected(session);
     }
 
-    fn add_client(&mut self, session: SessionId, numbers: Numbers) {
+    fn add_client(&mut self, session: SessionId, numbers: Numbers, resent: bool) {
         let outbox = Outbox::new(self.settings.pushes_max);
-        self.clients.insert(session, Client { outbox, connected: false, numbers });
+        self.clients.insert(session, Client { outbox, connected: false, numbers, resent });
     }
 
     pub fn connected(&mut self, session: SessionId) {
@@ -172,7 +184,8 @@ impl State {
 
     pub fn head(&self, session: SessionId, cacheable: bool, renewed: bool) -> ReplyHead {
         let stamp = self.clients.get(&session).map_or(0, |client| client.outbox.stamp());
-        ReplyHead { cacheable, renewed, stamp }
+        let (life, synced) = (self.life, self.store.synced().0);
+        ReplyHead { cacheable, renewed, stamp, life, synced, record: 0 }
     }
 
     pub fn token(&mut self) -> Token {
@@ -206,8 +219,6 @@ impl State {
             let pending = |(id, client): (&SessionId, &Client)| Some((*id, client.outbox.pending(item)?));
             waits.extend(self.clients.iter().filter(|(id, _)| **id != by).filter_map(pending));
         }
-        // What a session cached before the server's restart is not known: it may be this.
-        waits.extend(self.sessions.in_grace().filter(|session| *session != by).map(|session| (session, UNTIL_GONE)));
         waits
     }
 

@@ -5,6 +5,7 @@ mod locks;
 mod model;
 mod once;
 mod orphans;
+mod power;
 mod threads;
 
 use super::*;
@@ -67,6 +68,12 @@ impl Rig {
         Self { server, ..self }
     }
 
+    /// The server's host loses its power, and another server starts from what is left of the log.
+    fn lose_power(self) -> Self {
+        self.log.lose_power();
+        self.restart()
+    }
+
     fn advance(&self, secs: u64) {
         self.now.set(self.now.get() + at(secs));
     }
@@ -79,7 +86,14 @@ impl Rig {
         }
     }
 
+    /// Resumes a session that has nothing to send again.
     fn resume(&self, peer: Peer, take_over: bool, uses: &[Ino]) -> std::result::Result<Resumed, Fault> {
+        let resumed = self.resume_only(peer, take_over, uses)?;
+        self.ask(Peer { epoch: resumed.epoch, ..peer }, &Resent {})?;
+        Ok(resumed)
+    }
+
+    fn resume_only(&self, peer: Peer, take_over: bool, uses: &[Ino]) -> std::result::Result<Resumed, Fault> {
         let Peer { session, epoch } = peer;
         let call = Resume { session, epoch, take_over, uses: uses.to_vec() };
         let outcome = self.server.handle(self.now.get(), None, Method::Resume.number(), &client::request(&call));
@@ -87,12 +101,16 @@ impl Rig {
     }
 
     fn send<'a, C: Call<'a>>(&self, peer: Peer, call: &C) -> Outcome {
-        let mut numbers = self.numbers.borrow_mut();
-        let number = numbers.entry(peer.session).or_default();
         if C::METHOD.effect() == Effect::Change {
-            *number += 1;
+            *self.numbers.borrow_mut().entry(peer.session).or_default() += 1;
         }
-        let body = client::change(call, Number { number: *number, seen_up_to: number.saturating_sub(1) });
+        self.send_same(peer, call)
+    }
+
+    /// Sends under the last number.
+    fn send_same<'a, C: Call<'a>>(&self, peer: Peer, call: &C) -> Outcome {
+        let number = self.numbers.borrow().get(&peer.session).copied().unwrap_or(0);
+        let body = client::change(call, Number { number, seen_up_to: number.saturating_sub(1), again: None });
         self.server.handle(self.now.get(), Some(peer), C::METHOD.number(), &body)
     }
 

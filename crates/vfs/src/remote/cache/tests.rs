@@ -36,7 +36,7 @@ fn changed(cache: &Cache, inos: &[Ino]) -> Heard {
     let heard = cache.begin(Some(inos));
     cache.end(heard, std::iter::empty());
     Heard {
-        head: ReplyHead { cacheable: true, renewed: true, stamp: cache.taken.load(SeqCst) },
+        head: ReplyHead { cacheable: true, stamp: cache.taken.load(SeqCst), ..ReplyHead::default() },
         entries: true,
         ..heard
     }

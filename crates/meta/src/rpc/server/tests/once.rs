@@ -3,7 +3,7 @@
 use super::*;
 
 fn numbered(number: u64, seen_up_to: u64) -> Number {
-    Number { number, seen_up_to }
+    Number { number, seen_up_to, again: None }
 }
 
 impl Rig {

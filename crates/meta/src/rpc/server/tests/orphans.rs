@@ -87,8 +87,10 @@ fn after_a_restart_what_is_resumed_as_open_stays() {
     let rig = rig.restart();
     rig.resume(a, false, &[]).expect("resumed");
     // Nobody knows what is open while one is missing.
-    token(&rig.unlink(a, "later"));
+    let unlinked = token(&rig.unlink(a, "later"));
     rig.resume(b, false, &[kept, later]).expect("resumed");
+    assert_eq!(rig.pushed(b), [Invalidation::Unlinked(later)]);
+    assert_eq!(rig.released(), [unlinked]);
     assert!(rig.exists(lost), "b might still say so");
     for _ in 0..3 {
         rig.advance(10);

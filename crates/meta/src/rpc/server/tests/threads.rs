@@ -12,7 +12,7 @@ fn churn(server: &Server, peer: Peer) {
         let path = format!("file{}", number % 7);
         let (name, dir) = (Name::new(path.as_bytes()).expect("a name"), Ino::ROOT);
         let create = Create { dir, name, mode: mode::REGULAR | 0o644, rdev: 0, target: b"", caller: CALLER };
-        let count = Number { number, seen_up_to: number - 1 };
+        let count = Number { number, seen_up_to: number - 1, again: None };
         let (method, body) = match number % 2 {
             0 => (Method::Unlink, client::change(&Unlink { dir, name }, count)),
             _ => (Method::Create, client::change(&create, count)),

@@ -1,0 +1,169 @@
+//! Changes that the server has answered and that a loss of its power would take.
+//!
+//! The server answers a change when it is written, not when it is durable. Until the head of an answer says that it is durable, the
+//! change is kept here, as bytes; a server that was started again gets it again, under its number, before anything new. What is
+//! refused then, because another mount's change came between, is lost, which the file's next sync tells.
+
+use sluice_base::Ino;
+use sluice_meta::rpc::message::ReplyHead;
+use sluice_run::lock::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Changes kept, about: half of the numbers that the server lets be unseen.
+const CHANGES_MAX: usize = 512;
+/// Their bytes, about.
+const BYTES_MAX: usize = 16 << 20;
+/// Files of which a change was lost that are remembered.
+const LOST_MAX: usize = 4096;
+
+/// A change that was answered.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    pub method: u16,
+    /// The fields of its request.
+    pub fields: Vec<u8>,
+    /// The inode that it made, or 0.
+    pub made: Ino,
+    /// The inodes that it is about.
+    pub inos: Vec<Ino>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    kept: Kept,
+    life: u32,
+    record: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    changes: BTreeMap<u64, Entry>,
+    bytes: usize,
+    /// The run of the server whose answers are taken.
+    life: u32,
+    lost: BTreeSet<Ino>,
+    /// More than are remembered.
+    lost_others: bool,
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Retained(Mutex<State>);
+
+impl State {
+    fn remove(&mut self, number: u64) {
+        if let Some(entry) = self.changes.remove(&number) {
+            self.bytes -= entry.kept.fields.len();
+        }
+    }
+}
+
+impl Retained {
+    /// Answers of this run of the server count from now on.
+    pub fn begin_life(&self, life: u32) {
+        self.0.lock().life = life;
+    }
+
+    /// Keeps a change that was answered. False when the answer is that of an earlier run of the server: the change must be asked for
+    /// once more, because it was not among those that were sent again.
+    #[must_use]
+    pub fn keep(&self, number: u64, head: ReplyHead, kept: impl FnOnce() -> Kept) -> bool {
+        let mut state = self.0.lock();
+        if head.life != state.life {
+            return false;
+        }
+        if head.record > head.synced {
+            let kept = kept();
+            state.bytes += kept.fields.len();
+            state.changes.insert(number, Entry { kept, life: head.life, record: head.record });
+        }
+        true
+    }
+
+    /// The server's log of a run is durable up to a record.
+    pub fn synced(&self, life: u32, record: u64) {
+        let mut state = self.0.lock();
+        let durable = |entry: &Entry| entry.life == life && entry.record <= record;
+        // Nearly in the order of their records: a look at the first is enough for every answer.
+        while let Some((number, _)) = state.changes.first_key_value().filter(|(_, entry)| durable(entry)) {
+            let number = *number;
+            state.remove(number);
+        }
+    }
+
+    /// What must be durable for all that was answered up to now, and up to `last` where that is named: the run, the record, and the
+    /// last number. Nothing when it is so already.
+    pub fn wanted(&self, last: Option<u64>) -> Option<(u32, u64, u64)> {
+        let state = self.0.lock();
+        let mut found = None;
+        for (number, entry) in state.changes.range(..=last.unwrap_or(u64::MAX)) {
+            let record = match found {
+                Some((life, record, _)) if life == entry.life => entry.record.max(record),
+                _ => entry.record,
+            };
+            found = Some((entry.life, record, *number));
+        }
+        found
+    }
+
+    /// There are so many that the server must sync before there are more.
+    pub fn is_full(&self) -> bool {
+        let state = self.0.lock();
+        state.changes.len() >= CHANGES_MAX || state.bytes >= BYTES_MAX
+    }
+
+    /// The lowest number that is kept.
+    pub fn first(&self) -> Option<u64> {
+        self.0.lock().changes.first_key_value().map(|(number, _)| *number)
+    }
+
+    /// The numbers that are kept, in order.
+    pub fn numbers(&self) -> Vec<u64> {
+        self.0.lock().changes.keys().copied().collect()
+    }
+
+    pub fn get(&self, number: u64) -> Option<Kept> {
+        self.0.lock().changes.get(&number).map(|entry| entry.kept.clone())
+    }
+
+    /// A change that was sent again is there.
+    pub fn sent_again(&self, number: u64, head: ReplyHead) {
+        if let Some(entry) = self.0.lock().changes.get_mut(&number) {
+            (entry.life, entry.record) = (head.life, head.record);
+        }
+    }
+
+    /// A change is durable after all.
+    pub fn forget(&self, number: u64) {
+        self.0.lock().remove(number);
+    }
+
+    /// A change is lost.
+    pub fn lose(&self, number: u64) {
+        let mut state = self.0.lock();
+        let Some(entry) = state.changes.get(&number) else { return };
+        for ino in entry.kept.inos.clone() {
+            if state.lost.len() < LOST_MAX {
+                state.lost.insert(ino);
+            } else {
+                state.lost_others = true;
+            }
+        }
+        state.remove(number);
+    }
+
+    /// Whether a change of `ino`, or of anything, was lost since this was asked last.
+    pub fn take_lost(&self, ino: Option<Ino>) -> bool {
+        let mut state = self.0.lock();
+        match ino {
+            Some(ino) => state.lost.remove(&ino) || state.lost_others,
+            None => {
+                let others = std::mem::take(&mut state.lost_others);
+                !std::mem::take(&mut state.lost).is_empty() || others
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,171 @@
+//! A mount's metadata over a server that loses power, answers and connections.
+
+mod rig;
+
+use rig::Rig;
+use sluice_base::Ino;
+use sluice_meta::{Error, RenameMode, SetAttributes};
+use sluice_vfs::Metadata;
+use std::time::Duration;
+
+const ROOT: Ino = Ino::ROOT;
+
+fn chmod(bits: u32) -> SetAttributes {
+    SetAttributes { mode: Some(bits), ..SetAttributes::default() }
+}
+
+#[test]
+fn an_answer_does_not_wait_for_the_disk_and_a_sync_does() {
+    let rig = Rig::new();
+    let a = rig.mount("a");
+    // The first inode's number is reserved, durably, with many more.
+    a.create(ROOT, "first");
+    let durable = rig.synced();
+    let file = a.create(ROOT, "file");
+    assert_eq!(rig.synced(), durable, "answered when written");
+    assert!(rig.written() > durable);
+    a.run(|a| a.sync(Some(file))).unwrap();
+    assert_eq!(rig.synced(), rig.written());
+    let asked = rig.asked();
+    a.run(|a| a.sync(Some(file))).unwrap();
+    assert_eq!(rig.asked(), asked, "what is known to be durable is not asked for");
+    a.create(ROOT, "other");
+    a.keep();
+    assert_eq!(rig.synced(), rig.written(), "nor does it wait for long without one");
+}
+
+#[test]
+fn a_loss_of_power_takes_nothing_that_was_answered() {
+    let rig = Rig::new();
+    let a = rig.mount("a");
+    let dir = a.mkdir(ROOT, "dir");
+    let [one, two, gone] = ["one", "two", "gone"].map(|name| a.create(dir, name));
+    a.write(one, b"first");
+    a.write(one, b"second");
+    a.run(|a| a.rename((dir, b"two"), (ROOT, b"moved"), RenameMode::Replace)).unwrap();
+    a.run(|a| a.unlink(dir, b"gone")).unwrap();
+    a.run(|a| a.setattr(one, &chmod(0o600))).unwrap();
+    rig.lose_power();
+    assert_eq!(a.find(dir, "one"), Ok(one));
+    assert_eq!((a.find(ROOT, "moved"), a.find(ROOT, "dir")), (Ok(two), Ok(dir)));
+    assert_eq!(a.find(dir, "gone"), Err("no such file or directory".into()));
+    assert_eq!(a.bytes(one), b"second");
+    assert_eq!(a.run(|a| a.getattr(one)).unwrap().mode & 0o777, 0o600);
+    let new = a.create(ROOT, "new");
+    assert!(![dir, one, two, gone].contains(&new), "no number is given twice");
+    a.run(|a| a.sync(None)).unwrap();
+    rig.lose_power();
+    assert_eq!((a.find(ROOT, "new"), a.find(dir, "one")), (Ok(new), Ok(one)), "and a sync is one");
+    rig.check();
+}
+
+#[test]
+fn a_killed_server_does_nothing_twice() {
+    let rig = Rig::new();
+    let a = rig.mount("a");
+    let file = a.create(ROOT, "file");
+    a.write(file, b"bytes");
+    a.run(|a| a.rename((ROOT, b"file"), (ROOT, b"moved"), RenameMode::Replace)).unwrap();
+    let other = a.create(ROOT, "file");
+    let before = a.run(|a| a.getattr(file)).unwrap();
+    rig.restart();
+    assert_eq!((a.find(ROOT, "moved"), a.find(ROOT, "file")), (Ok(file), Ok(other)));
+    assert_eq!(a.run(|a| a.getattr(file)).unwrap(), before);
+    rig.check();
+}
+
+#[test]
+fn an_answer_that_is_lost_with_the_power_is_asked_for_again() {
+    let rig = Rig::new();
+    let a = rig.mount("a");
+    let dir = a.mkdir(ROOT, "dir");
+    a.link.lose_answer_and(|rig| rig.lose_power());
+    let file = a.create(dir, "file");
+    assert_eq!((a.find(ROOT, "dir"), a.find(dir, "file")), (Ok(dir), Ok(file)));
+    a.link.lose_answer_and(|_| {});
+    let next = a.create(dir, "next");
+    assert_eq!(a.find(dir, "next"), Ok(next));
+    rig.check();
+}
+
+#[test]
+fn changes_of_several_mounts_are_made_again() {
+    let rig = Rig::new();
+    let (a, b) = (rig.mount("a"), rig.mount("b"));
+    let dir = a.mkdir(ROOT, "dir");
+    let file = b.create(dir, "of b");
+    rig.lose_power();
+    assert_eq!(a.find(ROOT, "dir"), Ok(dir));
+    assert_eq!(b.find(dir, "of b"), Ok(file));
+    b.run(|b| b.sync(Some(file))).unwrap();
+    rig.check();
+}
+
+#[test]
+fn a_change_that_came_between_is_told_by_the_next_sync() {
+    let rig = Rig::new();
+    let (a, b) = (rig.mount("a"), rig.mount("b"));
+    let lost = a.create(ROOT, "file");
+    let kept = a.create(ROOT, "kept");
+    a.write(lost, b"bytes");
+    rig.lose_power();
+    b.keep();
+    // Nobody waits for `a` any more.
+    rig.clock.advance(Duration::from_secs(16));
+    let theirs = b.create(ROOT, "file");
+    assert_ne!(theirs, lost);
+    assert_eq!((a.find(ROOT, "file"), a.find(ROOT, "kept")), (Ok(theirs), Ok(kept)));
+    assert!(matches!(a.run(|a| a.sync(Some(lost))), Err(Error::Server(_))));
+    a.run(|a| a.sync(Some(lost))).unwrap();
+    a.run(|a| a.sync(Some(kept))).unwrap();
+    rig.check();
+}
+
+#[test]
+fn more_than_can_be_kept_is_made_durable_on_the_way() {
+    let rig = Rig::new();
+    let a = rig.mount("a");
+    for i in 0..1200 {
+        a.create(ROOT, &i.to_string());
+    }
+    assert!(rig.written().0 - rig.synced().0 < 600);
+    rig.lose_power();
+    for i in 0..1200 {
+        a.find(ROOT, &i.to_string()).unwrap();
+    }
+    rig.check();
+}
+
+#[test]
+fn what_this_mount_published_is_opened_without_a_question() {
+    let rig = Rig::new();
+    let (a, b) = (rig.mount("a"), rig.mount("b"));
+    let dir = a.mkdir(ROOT, "dir");
+    let asked = rig.asked();
+    assert!(a.find(dir, "file").is_err());
+    assert_eq!(rig.asked(), asked, "nothing is in a new directory");
+    let file = a.create(dir, "file");
+    a.write(file, b"bytes");
+    let asked = rig.asked();
+    assert_eq!(a.run(|a| a.open(file)).unwrap().0.size, 5);
+    assert_eq!((a.bytes(file), a.find(dir, "file")), (b"bytes".to_vec(), Ok(file)));
+    assert_eq!(a.run(|a| a.getattr(dir)).unwrap().change, 2, "the directory's own, after the create");
+    assert_eq!(rig.asked(), asked);
+    b.run(|b| b.open(file)).unwrap();
+    b.write(file, b"others'");
+    let (attr, unchanged) = a.run(|a| a.open(file)).unwrap();
+    assert_eq!((attr.size, unchanged, a.bytes(file)), (7, false, b"others'".to_vec()));
+    b.create(dir, "new");
+    a.find(dir, "new").unwrap();
+}
+
+#[test]
+fn a_mount_that_ends_leaves_nothing_that_could_be_lost() {
+    let rig = Rig::new();
+    let a = rig.mount("a");
+    let file = a.create(ROOT, "file");
+    a.run(|a| a.end()).unwrap();
+    rig.lose_power();
+    let b = rig.mount("b");
+    assert_eq!(b.find(ROOT, "file"), Ok(file));
+}

@@ -1,0 +1,231 @@
+//! Mounts' metadata joined to a real server by calls, over logs in memory.
+
+use futures::future::BoxFuture;
+use parking_lot::Mutex;
+use sluice_base::{Clock, Ino, ManualClock, Seq};
+use sluice_meta::{
+    Caller, DataChange, Namespace, NewNode, SizeChange,
+    extent::FileExtents,
+    records::mode,
+    rpc::{Event, Outcome, Peer, Reply, Server, Settings, Token, message::Push},
+    store::{Log, MemoryLog, MemoryTables, MetaStore, Options, replay},
+};
+use sluice_vfs::{
+    Metadata,
+    remote::{Link, LinkError, Remote, take_up},
+    waiting,
+};
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::Duration,
+};
+
+const CALLER: Caller = Caller { uid: 0, gid: 0 };
+
+/// The server, its log, and who is connected to it.
+pub struct Rig {
+    server: Mutex<Arc<Server>>,
+    log: Arc<MemoryLog>,
+    pub clock: Arc<ManualClock>,
+    replies: Mutex<HashMap<Token, Reply>>,
+    mounts: Mutex<Vec<(u64, Weak<Remote>)>>,
+    asked: AtomicU64,
+    /// Counts starts of the server: connections of an earlier one are gone.
+    start: AtomicU64,
+}
+
+fn serve(log: &Arc<MemoryLog>, clock: &Arc<ManualClock>) -> Arc<Server> {
+    let tables = MemoryTables::default();
+    for (seq, _, record) in log.records() {
+        replay(&tables, seq, &record, &mut |_, _, _| {}).unwrap();
+    }
+    let store = MetaStore::new(Arc::new(tables), log.clone(), log.last(), Options::default());
+    let names = Namespace::new(Arc::new(store), clock.clone());
+    names.format(CALLER).unwrap();
+    Arc::new(Server::open(Arc::new(names), Settings::default(), clock.monotonic()).unwrap())
+}
+
+impl Rig {
+    pub fn new() -> Arc<Self> {
+        let (log, clock) = (Arc::new(MemoryLog::default()), Arc::new(ManualClock::default()));
+        let server = Mutex::new(serve(&log, &clock));
+        let (replies, mounts, asked, start) = Default::default();
+        Arc::new(Self { server, log, clock, replies, mounts, asked, start })
+    }
+
+    /// The server is killed and started again.
+    pub fn restart(&self) {
+        self.start.fetch_add(1, SeqCst);
+        *self.server.lock() = serve(&self.log, &self.clock);
+    }
+
+    /// Its host loses the power, and what was not synced.
+    pub fn lose_power(&self) {
+        self.log.lose_power();
+        self.restart();
+    }
+
+    pub fn synced(&self) -> Seq {
+        Log::synced(&*self.log)
+    }
+
+    pub fn written(&self) -> Seq {
+        self.log.last()
+    }
+
+    /// Requests so far.
+    pub fn asked(&self) -> u64 {
+        self.asked.load(SeqCst)
+    }
+
+    pub fn check(&self) {
+        let server = self.server.lock().clone();
+        let mut problems = Vec::new();
+        let checked =
+            sluice_meta::fsck::check(server.namespace().store(), &mut |found| problems.push(format!("{found:?}")));
+        assert!(checked.unwrap().is_clean(), "{problems:?}");
+    }
+
+    pub fn mount(self: &Arc<Self>, name: &str) -> Mount {
+        let link = Arc::new(Loopback { rig: self.clone(), bound: Mutex::default(), fault: Mutex::default() });
+        let own = MetaStore::new(
+            Arc::new(MemoryTables::default()),
+            Arc::new(MemoryLog::default()),
+            Seq(0),
+            Options::default(),
+        );
+        let own = Arc::new(own);
+        let session = take_up(&*link, &own, name.as_bytes()).unwrap();
+        let id = session.id.0;
+        let remote = Arc::new(Remote::new(link.clone(), session, own, self.clock.clone()).unwrap());
+        self.mounts.lock().push((id, Arc::downgrade(&remote)));
+        Mount { remote, link }
+    }
+
+    /// Pushes go and are acked, answers that may go are kept for whoever asked.
+    fn poll(&self, server: &Server) {
+        loop {
+            let events = server.poll(self.clock.monotonic());
+            if events.is_empty() {
+                return;
+            }
+            events.into_iter().for_each(|event| self.event(server, event));
+        }
+    }
+
+    fn event(&self, server: &Server, event: Event) {
+        match event {
+            Event::Reply { token, reply, .. } => drop(self.replies.lock().insert(token, reply)),
+            Event::Push { peer, body } => {
+                let to =
+                    self.mounts.lock().iter().find(|(id, _)| *id == peer.session.0).and_then(|(_, to)| to.upgrade());
+                if let (Some(to), Ok(push)) = (to, Push::decode(&body)) {
+                    to.take_push(push.number, &push.items);
+                    server.acked(self.clock.monotonic(), peer, push.number);
+                }
+            }
+            Event::Expired(_) | Event::Ended(_) | Event::Fenced(_) => {}
+        }
+    }
+}
+
+type Fault = Box<dyn FnOnce(&Rig) + Send>;
+
+/// A mount's way to the server.
+pub struct Loopback {
+    rig: Arc<Rig>,
+    /// Whose the connection is, and of which start of the server.
+    bound: Mutex<(u64, Option<Peer>)>,
+    fault: Mutex<Option<Fault>>,
+}
+
+impl Loopback {
+    /// The next answer is lost, and then something happens.
+    pub fn lose_answer_and(&self, fault: impl FnOnce(&Rig) + Send + 'static) {
+        *self.fault.lock() = Some(Box::new(fault));
+    }
+}
+
+impl Link for Loopback {
+    fn call(&self, method: u16, body: Vec<u8>) -> Result<Vec<u8>, LinkError> {
+        let rig = &self.rig;
+        rig.asked.fetch_add(1, SeqCst);
+        let server = rig.server.lock().clone();
+        let start = rig.start.load(SeqCst);
+        let peer = Some(*self.bound.lock()).filter(|(of, _)| *of == start).and_then(|(_, peer)| peer);
+        let outcome = server.handle(rig.clock.monotonic(), peer, method, &body);
+        rig.poll(&server);
+        let reply = match outcome {
+            Outcome::Reply(reply) => reply,
+            Outcome::Wait(token) => rig.replies.lock().remove(&token).expect("nobody waits for ever here"),
+        };
+        if reply.bind.is_some() {
+            *self.bound.lock() = (start, reply.bind);
+            rig.poll(&server);
+        }
+        rig.log.ensure_synced(reply.durable).unwrap();
+        if let Some(fault) = self.fault.lock().take() {
+            fault(rig);
+            return Err(LinkError::Lost("as told".into()));
+        }
+        Ok(reply.body)
+    }
+
+    fn call_later(&self, method: u16, body: Vec<u8>, _: Duration) -> BoxFuture<'static, Result<Vec<u8>, LinkError>> {
+        let answer = self.call(method, body);
+        Box::pin(async move { answer })
+    }
+}
+
+/// A mount's metadata.
+pub struct Mount {
+    remote: Arc<Remote>,
+    pub link: Arc<Loopback>,
+}
+
+impl Mount {
+    /// Runs an operation that may ask the server.
+    pub fn run<T>(&self, operation: impl FnOnce(&Remote) -> T) -> T {
+        waiting(|| operation(&self.remote))
+    }
+
+    /// What is done once a second.
+    pub fn keep(&self) {
+        self.run(Remote::keep).unwrap();
+    }
+
+    fn make(&self, dir: Ino, name: &str, mode: u32) -> Ino {
+        let node = NewNode { mode, rdev: 0, target: b"" };
+        self.run(|remote| remote.create(dir, name.as_bytes(), node, CALLER)).unwrap().ino
+    }
+
+    pub fn create(&self, dir: Ino, name: &str) -> Ino {
+        self.make(dir, name, mode::REGULAR | 0o644)
+    }
+
+    pub fn mkdir(&self, dir: Ino, name: &str) -> Ino {
+        self.make(dir, name, mode::DIRECTORY | 0o755)
+    }
+
+    /// What a name stands for, or why not.
+    pub fn find(&self, dir: Ino, name: &str) -> Result<Ino, String> {
+        let found = self.run(|remote| remote.lookup(dir, name.as_bytes()));
+        found.map(|attr| attr.ino).map_err(|error| error.to_string())
+    }
+
+    /// Writes a small file as a whole, and closes it.
+    pub fn write(&self, ino: Ino, bytes: &[u8]) {
+        let size = SizeChange::Exactly(bytes.len() as u64);
+        let change = DataChange { body: Some(Some(bytes)), size, ..DataChange::default() };
+        self.run(|remote| remote.change_data(ino, &mut FileExtents::default(), &change)).unwrap();
+        self.run(|remote| remote.publish(ino)).unwrap();
+    }
+
+    pub fn bytes(&self, ino: Ino) -> Vec<u8> {
+        self.run(|remote| remote.body(ino)).unwrap().expect("it has a body").to_vec()
+    }
+}
