@@ -6,6 +6,7 @@ use crate::{
     files::{FileData, FileState, Shape},
 };
 use bytes::Bytes;
+use futures::{StreamExt, stream};
 use sluice_base::{Errno, Ino, limits::SEGMENT_BYTES};
 use sluice_meta::{
     Error,
@@ -19,6 +20,8 @@ use std::{
     sync::{Arc, atomic::Ordering},
 };
 
+/// Extents of one read that are fetched at once.
+const FETCHES_MAX: usize = 8;
 /// Most pieces of an answer: the kernel takes 1024 from one call.
 const PIECES_MAX: usize = 512;
 
@@ -110,22 +113,24 @@ impl Vfs {
 
     /// The bytes of `extents`, one behind the other.
     async fn gather(self: &Arc<Self>, extents: &[Extent], whole: bool) -> Result<Vec<Bytes>, Errno> {
+        let one = |extent: &Extent| self.clone().bytes_of(*extent, whole);
+        let mut found = stream::iter(extents.iter().map(one)).buffered(FETCHES_MAX);
         let mut pieces = Vec::new();
-        for extent in extents {
-            let len = extent.len as usize;
-            let Some(place) = extent.place else {
-                pieces.push(vec![0; len].into());
-                continue;
-            };
-            if let Some(bytes) = self.cached(place, len) {
-                self.counters.read_cached.fetch_add(len as u64, Ordering::Relaxed);
-                pieces.push(bytes);
-                continue;
-            }
-            self.counters.read_stored.fetch_add(len as u64, Ordering::Relaxed);
-            pieces.extend(self.fetched(place, len, whole).await?);
+        while let Some(some) = found.next().await {
+            pieces.extend(some?);
         }
         Ok(if pieces.len() > PIECES_MAX { vec![pieces.concat().into()] } else { pieces })
+    }
+
+    async fn bytes_of(self: Arc<Self>, extent: Extent, whole: bool) -> Result<Vec<Bytes>, Errno> {
+        let len = extent.len as usize;
+        let Some(place) = extent.place else { return Ok(vec![vec![0; len].into()]) };
+        if let Some(bytes) = self.cached(place, len) {
+            self.counters.read_cached.fetch_add(len as u64, Ordering::Relaxed);
+            return Ok(vec![bytes]);
+        }
+        self.counters.read_stored.fetch_add(len as u64, Ordering::Relaxed);
+        self.fetched(place, len, whole).await
     }
 
     /// Bytes of an object that are in memory or in a slot.

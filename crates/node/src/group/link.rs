@@ -4,7 +4,7 @@ use super::bytes_of;
 use crate::message::{self, BadAnswer, CHECK_SEGMENTS, CheckSegments, READ_SEGMENTS, ReadSegments, Segment, Set};
 use sluice_base::{Clock, Entropy, Pages};
 use sluice_net::{CallError, Client, ClientOptions, LaneState, NoCallbacks};
-use sluice_run::lock::Mutex;
+use sluice_run::{lock::Mutex, time::timeout};
 use sluice_wire::{Hello, LaneClass};
 use std::{
     net::SocketAddr,
@@ -160,7 +160,10 @@ impl Link {
 
     async fn try_read(&self, ask: &ReadSegments, within: Duration) -> Result<(Vec<Segment>, u32), LinkError> {
         // A call would wait for a connection as long as it may; somebody else can answer meanwhile.
-        match self.client.states().borrow().first() {
+        let mut states = self.client.states();
+        let first = timeout(within, states.wait_for(|states| states[0] != LaneState::Connecting)).await;
+        match first.map_err(|_| LinkError::Call(CallError::TimedOut))?.as_deref().ok().and_then(|states| states.first())
+        {
             Some(LaneState::Disconnected(why)) => return Err(LinkError::NotConnected(why.clone())),
             Some(LaneState::Refused(refused)) => return Err(LinkError::NotConnected(refused.to_string())),
             _ => {}

@@ -1,6 +1,6 @@
 //! Peers that ask for what does not exist, that are of another volume, that do not read, and a store that is slow.
 
-use crate::rig::{Rig, VOLUME, assert_right, client, clock, eventually, hello, reader};
+use crate::rig::{Rig, VOLUME, assert_right, client, clock, eventually, hello, reader, reader_with};
 use sluice_base::VolumeId;
 use sluice_net::CallError;
 use sluice_node::{
@@ -93,7 +93,7 @@ async fn who_does_not_read_waits_for_himself_alone() {
 #[tokio::test]
 async fn a_slow_store_is_not_a_slow_node() {
     let rig = Rig::new();
-    let (host, group) = (rig.host("a").await, reader());
+    let (host, group) = (rig.host("a").await, reader_with(Duration::from_secs(2)));
     let (slow, quick) = (rig.object(1, &[true; 3]).await, rig.object(2, &[true; 3]).await);
     group.update(Members::new(1, vec![host.member(1)]).unwrap());
     group.read(quick, 0..3).await.unwrap();

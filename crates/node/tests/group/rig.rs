@@ -121,8 +121,15 @@ pub async fn registrar() -> (Arc<Registrar>, Server) {
     (registrar, server.expect("a free port"))
 }
 
+/// One whom a busy machine does not drive to the store.
 pub fn reader() -> Arc<Group> {
-    Arc::new(Group::new(GroupOptions::new(hello(PeerKind::Mount, "reader")), clock(), Arc::new(OsEntropy)))
+    reader_with(Duration::from_secs(30))
+}
+
+/// One that gives all nodes together so long.
+pub fn reader_with(try_time: Duration) -> Arc<Group> {
+    let options = GroupOptions { try_time, ..GroupOptions::new(hello(PeerKind::Mount, "reader")) };
+    Arc::new(Group::new(options, clock(), Arc::new(OsEntropy)))
 }
 
 pub fn client(address: SocketAddr, hello: Hello) -> Client {
