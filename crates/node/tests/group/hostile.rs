@@ -80,7 +80,8 @@ async fn who_does_not_read_waits_for_himself_alone() {
         idle.push(greedy(host.server.address(), &ask).await);
     }
     let served = || host.node.numbers().served_bytes;
-    eventually("all of them to be stuck", || served() >= 4 * (20 << 20)).await;
+    // Each has its share; how much more goes to its lane and its sockets is the kernel's to say.
+    eventually("all of them to be stuck", || served() >= 4 * (16 << 20)).await;
     let group = reader();
     group.update(Members::new(1, vec![host.member(1)]).unwrap());
     for first in 0..20 {

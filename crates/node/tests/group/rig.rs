@@ -168,7 +168,7 @@ pub fn assert_right(object: StoredObject, first: u32, segments: &[Segment]) {
 
 /// Waits for what other tasks bring about.
 pub async fn eventually(what: &str, condition: impl Fn() -> bool) {
-    for _ in 0..2000 {
+    for _ in 0..12_000 {
         if condition() {
             return;
         }
