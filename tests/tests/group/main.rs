@@ -49,7 +49,8 @@ fn reads_go_through_the_nodes() {
     if skipped_in_local_mode("reads_go_through_the_nodes") {
         return;
     }
-    let (server, bytes) = stored(24 * MIB + 77);
+    // Enough objects that no node owns none but once in some thousand runs.
+    let (server, bytes) = stored(48 * MIB + 77);
     let _nodes = [Node::start(&server, "one"), Node::start(&server, "two")];
     let first = reader(&server, "first", 2);
     assert!(fs::read(first.path("file")).unwrap() == bytes);
