@@ -1,4 +1,4 @@
-//! One process at a time owns a volume's directory.
+//! One process at a time owns a volume's directory, and one a cache's.
 
 use crate::{output::explained, units::quoted};
 use anyhow::{Context, bail};
@@ -65,40 +65,28 @@ impl MountTurn {
 /// The lock, held until dropped or until the process ends, however it ends.
 pub struct VolumeLock {
     _file: File,
+    /// The cache's, where that is a directory apart.
+    _cache: Option<File>,
 }
 
 impl VolumeLock {
     /// Takes the lock of the volume in `dir`, or says who has it.
     pub fn take(dir: &Path) -> anyhow::Result<Self> {
-        let path = dir.join("lock");
-        let mut waited = Duration::ZERO;
-        let mut file = loop {
-            let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-            let file = open.map_err(|error| explained(&format!("opening {}", path.display()), &error))?;
-            match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-                // A start that failed may have removed the file meanwhile: then this is nobody's lock.
-                Ok(()) if is_at(&file, &path) => break file,
-                Ok(()) => continue,
-                Err(rustix::io::Errno::WOULDBLOCK) => {}
-                Err(error) => return Err(error).with_context(|| format!("locking {}", path.display())),
-            }
-            let holder = fs::read_to_string(&path).unwrap_or_default().trim().to_string();
-            if waited >= ENDING_WAIT || !is_ending(&holder) {
-                let holder = if holder.is_empty() { "another process".to_string() } else { holder };
-                bail!("the volume {} is in use by {holder}; `sluice status {}` shows it", dir.display(), quoted(dir));
-            }
-            // Its last descriptor closes when the kernel has torn it down, which nothing can be awaited for.
-            waited += pause();
-        };
-        let arguments: Vec<_> = std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect();
-        let holder = format!("pid {}: {}\n", std::process::id(), arguments.join(" "));
-        let mut write = || {
-            file.set_len(0)?;
-            file.rewind()?;
-            file.write_all(holder.as_bytes())
-        };
-        write().map_err(|error| explained(&format!("writing {}", path.display()), &error))?;
-        Ok(Self { _file: file })
+        let file = lock(dir, |holder| {
+            format!("the volume {} is in use by {holder}; `sluice status {}` shows it", dir.display(), quoted(dir))
+        })?;
+        Ok(Self { _file: file, _cache: None })
+    }
+
+    /// Takes the lock of a directory that is nothing but a cache.
+    pub fn take_cache(dir: &Path) -> anyhow::Result<Self> {
+        Ok(Self { _file: lock_cache(dir)?, _cache: None })
+    }
+
+    /// Takes the lock of the cache too, made if it is missing: it may be anywhere, and others may be told to use it.
+    pub fn with_cache(self, dir: &Path) -> anyhow::Result<Self> {
+        fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+        Ok(Self { _cache: Some(lock_cache(dir)?), ..self })
     }
 
     /// The process that holds the lock of `dir`, when one does.
@@ -110,4 +98,45 @@ impl VolumeLock {
             Err(_) => Some(fs::read_to_string(&path).unwrap_or_default().trim().to_string()),
         }
     }
+}
+
+fn lock_cache(dir: &Path) -> anyhow::Result<File> {
+    lock(dir, |holder| {
+        format!(
+            "the cache {} is in use by {holder}; each process needs a directory of its own: choose another",
+            dir.display()
+        )
+    })
+}
+
+/// The lock file of `dir`, locked and with this process in it; or an error in the words of `in_use`.
+fn lock(dir: &Path, in_use: impl Fn(&str) -> String) -> anyhow::Result<File> {
+    let path = dir.join("lock");
+    let mut waited = Duration::ZERO;
+    let mut file = loop {
+        let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        let file = open.map_err(|error| explained(&format!("opening {}", path.display()), &error))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            // A start that failed may have removed the file meanwhile: then this is nobody's lock.
+            Ok(()) if is_at(&file, &path) => break file,
+            Ok(()) => continue,
+            Err(rustix::io::Errno::WOULDBLOCK) => {}
+            Err(error) => return Err(error).with_context(|| format!("locking {}", path.display())),
+        }
+        let holder = fs::read_to_string(&path).unwrap_or_default().trim().to_string();
+        if waited >= ENDING_WAIT || !is_ending(&holder) {
+            bail!(in_use(if holder.is_empty() { "another process" } else { &holder }));
+        }
+        // Its last descriptor closes when the kernel has torn it down, which nothing can be awaited for.
+        waited += pause();
+    };
+    let arguments: Vec<_> = std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect();
+    let holder = format!("pid {}: {}\n", std::process::id(), arguments.join(" "));
+    let mut write = || {
+        file.set_len(0)?;
+        file.rewind()?;
+        file.write_all(holder.as_bytes())
+    };
+    write().map_err(|error| explained(&format!("writing {}", path.display()), &error))?;
+    Ok(file)
 }

@@ -6,6 +6,7 @@ mod config;
 mod control;
 mod detach;
 mod directory;
+mod drain;
 mod format;
 mod fsck;
 mod gc;
@@ -46,6 +47,7 @@ enum Command {
     Mount(mount::MountArgs),
     Umount(umount::UmountArgs),
     Status(status::StatusArgs),
+    Drain(drain::DrainArgs),
     Format(format::FormatArgs),
     Fsck(fsck::FsckArgs),
     Gc(gc::GcArgs),
@@ -62,6 +64,7 @@ fn main() -> ExitCode {
         Command::Mount(args) => mount::run(&args),
         Command::Umount(args) => umount::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Drain(args) => drain::run(&args),
         Command::Format(args) => format::run(&args),
         Command::Fsck(args) => fsck::run(&args),
         Command::Gc(args) => gc::run(&args),

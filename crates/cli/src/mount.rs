@@ -6,7 +6,6 @@ use crate::{
     config::VolumeConfig,
     control::{Server, Socket},
     detach::{self, Detaching},
-    lock::VolumeLock,
     metrics::{Lease, Metrics, MetricsArgs, Probe, VolumeSource},
     output::note,
     running::{Running, available, until_the_end},
@@ -157,7 +156,13 @@ pub async fn addresses(meta: &str) -> anyhow::Result<Vec<SocketAddr>> {
 fn mount(args: &MountArgs, place: &Place, mountpoint: &Path, runtime: &Runtime) -> anyhow::Result<ExitCode> {
     let dir = &place.state;
     fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
-    let lock = VolumeLock::take(dir)?;
+    let options = OpenOptions {
+        cache_bytes: place.cache_bytes,
+        journal_bytes: place.journal_bytes,
+        cache_dir: place.cache.clone(),
+        metadata_only: false,
+    };
+    let lock = options.lock(dir)?;
     let metrics = runtime.block_on(args.metrics.listen())?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let callbacks = Arc::new(Callbacks::default());
@@ -167,12 +172,6 @@ fn mount(args: &MountArgs, place: &Place, mountpoint: &Path, runtime: &Runtime) 
     remember(dir, &config)?;
     runtime.block_on(volume::check_store(&config, dir))?;
 
-    let options = OpenOptions {
-        cache_bytes: place.cache_bytes,
-        journal_bytes: place.journal_bytes,
-        cache_dir: place.cache.clone(),
-        metadata_only: false,
-    };
     let replayed = volume::replay(dir, config.id()?, &options, clock.clone(), |own| Ok(remote::unstored(own)?))?;
     let link = Arc::new(NetLink::new(client.clone(), task::handle(runtime.handle())));
     let name = format!("{}:{}", hostname(), mountpoint.display());

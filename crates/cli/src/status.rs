@@ -1,6 +1,6 @@
 //! `sluice status`.
 
-mod served;
+pub mod served;
 
 use crate::{
     config::VolumeConfig,

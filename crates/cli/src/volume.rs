@@ -44,6 +44,18 @@ impl Default for OpenOptions {
     }
 }
 
+impl OpenOptions {
+    fn cache_path(&self, dir: &Path) -> PathBuf {
+        self.cache_dir.clone().unwrap_or_else(|| dir.join("cache"))
+    }
+
+    /// Takes the lock of `dir`, and of the cache if there is to be one.
+    pub fn lock(&self, dir: &Path) -> anyhow::Result<VolumeLock> {
+        let lock = VolumeLock::take(dir)?;
+        if self.cache_bytes == 0 { Ok(lock) } else { lock.with_cache(&self.cache_path(dir)) }
+    }
+}
+
 /// An open volume. The fields are dropped in this order: the lock goes last.
 pub struct Volume {
     /// Its rules over its tables.
@@ -163,7 +175,7 @@ impl Volume {
         let config = directory::load(dir)?;
         let config = config
             .ok_or_else(|| anyhow!("{} holds no volume; `sluice up` or `sluice format` makes one", dir.display()))?;
-        let lock = VolumeLock::take(dir)?;
+        let lock = options.lock(dir)?;
         let (id, clock): (_, Arc<dyn Clock>) = (config.id()?, Arc::new(SystemClock::default()));
         let replayed = replay(dir, id, options, clock.clone(), |view| {
             let names = Namespace::new(view.clone(), clock.clone());
@@ -222,7 +234,7 @@ fn open_cache(
     if options.cache_bytes == 0 {
         return Ok(None);
     }
-    let path = options.cache_dir.clone().unwrap_or_else(|| dir.join("cache"));
+    let path = options.cache_path(dir);
     fs::create_dir_all(&path).with_context(|| format!("making {}", path.display()))?;
     let capacity_bytes = options.cache_bytes;
     let cache = Cache::open(Arc::new(RealDisk), CacheOptions { dir: path.clone(), capacity_bytes, volume }, clock);

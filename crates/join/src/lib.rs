@@ -9,6 +9,7 @@
 pub mod group;
 mod link;
 pub mod methods;
+mod nodes;
 mod overview;
 mod replayed;
 mod report;

@@ -80,7 +80,7 @@ impl MetaService {
         };
         let sessions = self.server.sessions(now).into_iter().map(of).collect();
         let (epoch, nodes) = {
-            let mut registry = self.nodes.lock();
+            let mut registry = self.nodes.registry.lock();
             registry.expire(now);
             (registry.epoch(), registry.group(now).into_iter().zip(registry.rates()).collect())
         };

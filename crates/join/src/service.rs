@@ -2,13 +2,14 @@
 
 use crate::{
     methods::{self, Unstored, encode_pieces},
+    nodes::Nodes,
     overview::Watched,
 };
 use sluice_base::{Clock, Errno, Seq, SessionId, VolumeId};
 use sluice_journal::Committer;
 use sluice_meta::rpc::{self, Event, Outcome, Token, message};
 use sluice_net::{CallError, Failure, Peer, Refusal, Service};
-use sluice_node::{Registry, message as group};
+use sluice_node::message as group;
 use sluice_run::collections::HashMap;
 use sluice_run::lock::Mutex;
 use sluice_vfs::Vfs;
@@ -33,7 +34,7 @@ type Connections = HashMap<usize, (Arc<Peer>, Option<rpc::Peer>)>;
 pub struct MetaService {
     pub(crate) server: rpc::Server,
     vfs: Arc<Vfs>,
-    committer: Arc<Committer>,
+    pub(crate) committer: Arc<Committer>,
     pub(crate) clock: Arc<dyn Clock>,
     volume: VolumeId,
     told: Vec<u8>,
@@ -41,9 +42,9 @@ pub struct MetaService {
     /// The connection over which a session spoke last.
     pub(crate) sessions: Mutex<HashMap<SessionId, Arc<Peer>>>,
     held: Mutex<Held>,
-    pub(crate) nodes: Mutex<Registry>,
+    pub(crate) nodes: Arc<Nodes>,
     pub(crate) watched: Watched,
-    due: Notify,
+    pub(crate) due: Notify,
 }
 
 /// Answers that wait for other mounts.
@@ -64,9 +65,7 @@ impl MetaService {
         volume: VolumeId,
         told: Vec<u8>,
     ) -> Arc<Self> {
-        // The seconds of the day it was begun: lists of earlier runs had smaller numbers.
-        let epoch = u32::try_from(clock.wall().secs).unwrap_or(1);
-        let nodes = Mutex::new(Registry::new(clock.monotonic(), epoch));
+        let nodes = Nodes::open(server.namespace(), &*clock);
         Arc::new(Self {
             nodes,
             server,
@@ -90,6 +89,10 @@ impl MetaService {
             let service = self.clone();
             let events = sluice_run::task::spawn_blocking(move || service.server.poll(now)).await.unwrap_or_default();
             events.into_iter().for_each(|event| self.event(event));
+            self.nodes.registry.lock().expire(now);
+            if let Err(error) = self.keep_nodes().await {
+                tracing::warn!(%error, "the list of nodes was not kept; it is tried again");
+            }
             let until = self.server.poll_at().map_or(LOOK_INTERVAL, |at| at.saturating_sub(self.clock.monotonic()));
             let _ = sluice_run::time::timeout(until.min(LOOK_INTERVAL), self.due.notified()).await;
         }
@@ -191,16 +194,6 @@ impl MetaService {
         receiver
     }
 
-    /// Of nodes and their list. Answered from memory, so that heartbeats wait for nothing.
-    fn group(&self, from: &Arc<Peer>, request: Request) -> Result<Payload, Failure> {
-        let malformed = |text: String| Failure::new(group::FAILED_MALFORMED, text);
-        let body = request.body.checked().map_err(|error| malformed(error.to_string()))?;
-        let now = self.clock.monotonic();
-        let answer = self.nodes.lock().handle(now, from.address().ip(), request.method, &body);
-        let answer = answer.unwrap_or_else(|| Ok(Vec::new()));
-        answer.map(Payload::from).map_err(|error| Failure::new(error.code(), error.to_string()))
-    }
-
     /// From this process, or from the mount that has them.
     async fn unstored(&self, request: Request) -> Result<Payload, Failure> {
         let other = |text: String| Failure::new(methods::FAILED_OTHER, text);
@@ -247,7 +240,7 @@ impl Service for MetaService {
             methods::UNSTORED => self.unstored(request).await,
             methods::REPORT => self.report(request),
             methods::STATUS => self.answer_status().await,
-            method if group::is_for_server(method) => self.group(peer, request),
+            method if group::is_for_server(method) => self.group(peer, request).await,
             _ => self.metadata(peer, request).await,
         }
     }

@@ -1,14 +1,19 @@
 //! Who is a member: the server's side, without I/O. Time is an argument, monotonic.
 //!
-//! The list is kept in memory. A server that was restarted therefore begins with none, while mounts and nodes go on with
-//! theirs: it keeps silent about the list for as long as it takes every node to come back.
+//! The list outlives the server: [`Registry::unsaved`] is what it looks like on disk, and whoever finds that begins with
+//! [`Registry::restore`]. Nodes of an earlier run are members until it is clear that they are gone, as if they had just been heard of.
+//! Where nothing was saved, mounts and nodes go on with the lists that they have: the server keeps silent about its own for as long as
+//! it takes every node to come back.
+
+mod saved;
 
 use crate::{
-    MEMBERS_MAX, Member, Members, NodeName, State,
+    BadList, MEMBERS_MAX, Member, Members, NodeName, State,
     message::{self, Heartbeat, Join, MemberStatus, Numbers},
 };
+use saved::Saved;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
@@ -17,6 +22,9 @@ use std::{
 pub const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(2);
 /// A node that says nothing for this long is a member no longer: three heartbeats, so that one may be lost and one late.
 pub const EXPIRY: Duration = Duration::from_secs(6);
+
+/// Lists that may have been handed out and were not saved before a power cut: one for each member is many for a second.
+const EPOCHS_LOST_MAX: u32 = MEMBERS_MAX as u32;
 
 /// Why a node may not be a member, or is none.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -27,6 +35,9 @@ pub enum RegistryError {
     /// It was not heard of for too long, or never joined. It may join again.
     #[error("no node `{0}` is in the group, or it is another process")]
     Unknown(NodeName),
+    /// None has this name.
+    #[error("no node `{0}` is in the group: `sluice status` lists them")]
+    NoNode(NodeName),
     /// No more can be members.
     #[error("the group has {MEMBERS_MAX} nodes already")]
     Crowded,
@@ -40,7 +51,7 @@ impl RegistryError {
     pub fn code(&self) -> u32 {
         match self {
             Self::NameTaken(..) => message::FAILED_NAME,
-            Self::Unknown(_) => message::FAILED_UNKNOWN,
+            Self::Unknown(_) | Self::NoNode(_) => message::FAILED_UNKNOWN,
             Self::Crowded => message::FAILED_CROWDED,
             Self::Malformed => message::FAILED_MALFORMED,
         }
@@ -53,12 +64,19 @@ pub struct Registry {
     epoch: u32,
     started: Duration,
     nodes: BTreeMap<NodeName, Node>,
+    /// Names that nothing is placed with, members or not: a node that was stopped is still drained when it is back.
+    drained: BTreeSet<NodeName>,
+    /// The nodes are those of an earlier run.
+    restored: bool,
+    /// Changed since [`Self::unsaved`].
+    dirty: bool,
 }
 
 #[derive(Debug)]
 struct Node {
     member: Member,
-    instance: u64,
+    /// The process; `None` while only an earlier run of the server knew it.
+    instance: Option<u64>,
     heard: Duration,
     numbers: Numbers,
     /// Bytes a second that it sent between its last two heartbeats.
@@ -68,7 +86,40 @@ struct Node {
 impl Registry {
     /// An empty group. `epoch` must be one that no list of an earlier run had: the time of day in seconds will do.
     pub fn new(now: Duration, epoch: u32) -> Self {
-        Self { epoch: epoch.max(1), started: now, nodes: BTreeMap::new() }
+        let (nodes, drained) = (BTreeMap::new(), BTreeSet::new());
+        Self { epoch: epoch.max(1), started: now, nodes, drained, restored: false, dirty: false }
+    }
+
+    /// The group as [`Self::unsaved`] had it in an earlier run. `epoch` as for [`Self::new`]; a larger one is taken if clocks went
+    /// back.
+    pub fn restore(now: Duration, epoch: u32, saved: &[u8]) -> Result<Self, BadList> {
+        let Saved { members, drained } = Saved::decode(saved)?;
+        let mut registry = Self::new(now, epoch.max(members.epoch().saturating_add(EPOCHS_LOST_MAX)));
+        for member in members.list() {
+            let node =
+                Node { member: member.clone(), instance: None, heard: now, numbers: Numbers::default(), rate: 0 };
+            registry.nodes.insert(member.name.clone(), node);
+        }
+        registry.drained = drained;
+        registry.restored = !registry.nodes.is_empty();
+        // The epoch is new.
+        registry.dirty = true;
+        Ok(registry)
+    }
+
+    /// What an earlier run is restored from, if it has changed since this was asked last.
+    pub fn unsaved(&mut self) -> Option<Vec<u8>> {
+        std::mem::take(&mut self.dirty).then(|| saved::encode(&self.members(), &self.drained))
+    }
+
+    /// What was given out by [`Self::unsaved`] was not saved.
+    pub fn not_saved(&mut self) {
+        self.dirty = true;
+    }
+
+    fn changed(&mut self) {
+        self.epoch += 1;
+        self.dirty = true;
     }
 
     /// Answers a request with one of the methods of [`message`]; `None` when the method is none of them. `from` is where the
@@ -119,26 +170,30 @@ impl Registry {
             address.set_ip(from.to_canonical());
         }
         let known = self.nodes.get(&name);
-        if let Some(other) = known.filter(|other| other.instance != instance && other.member.address != address) {
+        if let Some(other) = known.filter(|other| other.instance != Some(instance) && other.member.address != address) {
             return Err(RegistryError::NameTaken(name, other.member.address));
         }
         if known.is_none() && self.nodes.len() >= MEMBERS_MAX {
             return Err(RegistryError::Crowded);
         }
-        let state = known.map_or(State::Active, |known| known.member.state);
+        let state = if self.drained.contains(&name) { State::Draining } else { State::Active };
         let member = Member { name: name.clone(), address, weight, capacity_bytes, state };
         if known.is_none_or(|known| known.member != member) {
             tracing::info!(%name, %address, weight, "a node joins the group");
-            self.epoch += 1;
+            self.changed();
         }
-        self.nodes.insert(name, Node { member, instance, heard: now, numbers: Numbers::default(), rate: 0 });
+        self.nodes
+            .insert(name, Node { member, instance: Some(instance), heard: now, numbers: Numbers::default(), rate: 0 });
         Ok(self.epoch)
     }
 
     /// A node says that it is there; returns the epoch.
     pub fn heartbeat(&mut self, now: Duration, beat: &Heartbeat) -> Result<u32, RegistryError> {
-        let node = self.nodes.get_mut(&beat.name).filter(|node| node.instance == beat.instance);
+        // One of an earlier run is whoever speaks for it first: its process has lived on, or its name is free.
+        let node =
+            self.nodes.get_mut(&beat.name).filter(|node| node.instance.is_none_or(|known| known == beat.instance));
         let node = node.ok_or_else(|| RegistryError::Unknown(beat.name.clone()))?;
+        node.instance = Some(beat.instance);
         let sent = beat.numbers.served_bytes.saturating_sub(node.numbers.served_bytes);
         let passed_ms = now.saturating_sub(node.heard).as_millis().max(1);
         node.rate = u64::try_from(u128::from(sent) * 1000 / passed_ms).unwrap_or(u64::MAX);
@@ -148,19 +203,27 @@ impl Registry {
 
     /// A node goes. Nothing if it is another process.
     pub fn leave(&mut self, name: &NodeName, instance: u64) {
-        if self.nodes.get(name).is_some_and(|node| node.instance == instance) {
+        if self.nodes.get(name).is_some_and(|node| node.instance.is_none_or(|known| known == instance)) {
             tracing::info!(%name, "a node leaves the group");
             self.nodes.remove(name);
-            self.epoch += 1;
+            self.changed();
         }
     }
 
-    /// Places nothing more with a node, or does so again.
+    /// Places nothing more with a node, or does so again. A drained one that is gone may be undone too.
     pub fn drain(&mut self, name: &NodeName, drains: bool) -> Result<(), RegistryError> {
-        let node = self.nodes.get_mut(name).ok_or_else(|| RegistryError::Unknown(name.clone()))?;
-        let state = if drains { State::Draining } else { State::Active };
-        if std::mem::replace(&mut node.member.state, state) != state {
-            self.epoch += 1;
+        if !self.nodes.contains_key(name) && (drains || !self.drained.contains(name)) {
+            return Err(RegistryError::NoNode(name.clone()));
+        }
+        if drains && !self.drained.contains(name) && self.drained.len() >= MEMBERS_MAX {
+            return Err(RegistryError::Crowded);
+        }
+        let changes = if drains { self.drained.insert(name.clone()) } else { self.drained.remove(name) };
+        if let Some(node) = self.nodes.get_mut(name) {
+            node.member.state = if drains { State::Draining } else { State::Active };
+        }
+        if changes {
+            self.changed();
         }
         Ok(())
     }
@@ -176,7 +239,7 @@ impl Registry {
             alive
         });
         if self.nodes.len() != before {
-            self.epoch += 1;
+            self.changed();
         }
     }
 
@@ -193,7 +256,7 @@ impl Registry {
 
     /// The list, unless the asker knows it, or knows an older server's while nodes are still coming back.
     pub fn news(&self, now: Duration, known: u32) -> Option<Members> {
-        let gathers = now.saturating_sub(self.started) < EXPIRY && known != 0;
+        let gathers = !self.restored && now.saturating_sub(self.started) < EXPIRY && known != 0;
         (known != self.epoch && !gathers).then(|| self.members())
     }
 

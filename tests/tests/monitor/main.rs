@@ -1,6 +1,7 @@
 //! What those who watch a volume are told: `sluice status` of a served one, `/metrics`, `/healthz`.
 
 mod http;
+mod members;
 mod metrics;
 mod prometheus;
 mod status;

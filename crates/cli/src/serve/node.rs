@@ -48,7 +48,7 @@ pub fn run(args: &ServeArgs, meta: &str) -> anyhow::Result<ExitCode> {
     if args.detach && !detach::is_child() {
         return detach::run_detached(&place.dir.join("log"));
     }
-    let _lock = VolumeLock::take(&place.dir)?;
+    let _lock = VolumeLock::take_cache(&place.dir)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .max_blocking_threads(DISK_THREADS_MAX)

@@ -130,6 +130,19 @@ impl Namespace {
         Ok(())
     }
 
+    /// Keeps the group of the volume's nodes, in a form that is the group's own.
+    pub fn keep_nodes(&self, saved: &[u8]) -> Result<Committed<()>> {
+        self.store.transact(|txn| {
+            txn.put(&keys::volume("nodes"), saved);
+            Ok(())
+        })
+    }
+
+    /// What [`Namespace::keep_nodes`] was given last.
+    pub fn kept_nodes(&self) -> Result<Option<Vec<u8>>> {
+        Ok(self.store.snapshot().get(&keys::volume("nodes"))?.map(|saved| saved.to_vec()))
+    }
+
     /// Every session that has begun with a name and has not ended.
     pub(crate) fn sessions(&self) -> Result<Vec<(SessionId, SessionRecord)>> {
         let (from, to) = keys::whole_table(b'm');

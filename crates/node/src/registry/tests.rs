@@ -42,7 +42,7 @@ fn each_change_raises_the_epoch() {
     registry.leave(&named("a"), 1);
     assert_eq!((names(&registry), registry.epoch()), (vec!["b".into()], second + 2));
     assert_eq!(registry.group(secs(3))[0].silent_ms, 2000);
-    assert_eq!(registry.drain(&named("a"), true), Err(RegistryError::Unknown(named("a"))));
+    assert_eq!(registry.drain(&named("a"), true), Err(RegistryError::NoNode(named("a"))));
 }
 
 #[test]
@@ -124,4 +124,45 @@ fn the_rate_is_that_between_two_heartbeats() {
     assert_eq!(registry.rates(), [500]);
     registry.heartbeat(secs(4), &beat(1000)).unwrap();
     assert_eq!(registry.rates(), [0]);
+}
+
+#[test]
+fn what_was_saved_is_the_group_of_the_next_run() {
+    let mut registry = Registry::new(secs(0), 100);
+    assert_eq!(registry.unsaved(), None);
+    registry.join(secs(0), HOST, join("a", 1, 7000)).unwrap();
+    registry.join(secs(0), HOST, join("b", 2, 7001)).unwrap();
+    registry.drain(&named("b"), true).unwrap();
+    let saved = registry.unsaved().unwrap();
+    assert_eq!(registry.unsaved(), None, "nothing has changed since");
+    registry.heartbeat(secs(1), &beat("a", 1)).unwrap();
+    assert_eq!(registry.unsaved(), None, "a heartbeat changes nothing that is kept");
+    registry.not_saved();
+    assert_eq!(registry.unsaved().as_deref(), Some(&saved[..]));
+
+    // The clock went back an hour; lists of the first run may have been lost with the power.
+    let mut next = Registry::restore(secs(50), 7, &saved).unwrap();
+    assert!(next.epoch() > registry.epoch() + 1000);
+    assert!(next.unsaved().is_some(), "the new epoch is to be kept");
+    assert_eq!(next.members().list(), registry.members().list());
+    assert!(next.news(secs(50), registry.epoch()).is_some(), "it need not wait for the nodes to come back");
+    let epoch = next.epoch();
+    assert_eq!(next.heartbeat(secs(52), &beat("a", 1)), Ok(epoch), "who lived on goes on");
+    assert!(next.heartbeat(secs(53), &beat("a", 9)).is_err(), "the second of one name does not");
+    assert_eq!(next.join(secs(53), HOST, join("b", 2, 7001)), Ok(epoch), "nothing has changed");
+    next.expire(secs(57));
+    assert_eq!(names(&next), ["a", "b"]);
+    // Who never comes back is out, and still drained if it does.
+    next.expire(secs(60));
+    assert_eq!(names(&next), [""; 0]);
+    next.join(secs(60), HOST, join("b", 3, 7009)).unwrap();
+    assert_eq!(next.members().list()[0].state, State::Draining);
+    next.leave(&named("b"), 3);
+    next.drain(&named("b"), false).unwrap();
+    next.join(secs(61), HOST, join("b", 4, 7009)).unwrap();
+    assert_eq!(next.members().list()[0].state, State::Active);
+    for len in 0..saved.len() {
+        assert!(Registry::restore(secs(0), 1, &saved[..len]).is_err(), "{len} bytes");
+    }
+    assert!(Registry::restore(secs(0), 1, &[&saved[..], &[0]].concat()).is_err());
 }
