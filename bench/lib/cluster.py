@@ -7,12 +7,16 @@ import re
 import shutil
 import subprocess
 import tempfile
+import urllib.request
 
 from process import Failed, Process, await_true, binary
 
 # What the server, a node and a mount say once they are ready.
 SERVES = re.compile(r"(?:is served at sluice://|listens at )(127\.0\.0\.1:\d+)")
 MOUNTED = re.compile(r" is mounted at ")
+# What one that was started with METRICS says before that.
+METRICS = ("--metrics", "127.0.0.1:0")
+METRICS_AT = re.compile(r"metrics at (http://127\.0\.0\.1:\d+/metrics)")
 
 
 class Sluice:
@@ -34,6 +38,14 @@ class Sluice:
 
     def is_running(self):
         return self.process is not None and self.process.is_running()
+
+    def metrics(self):
+        """Name and labels -> number, of one that was started with METRICS (docs/monitoring.md)."""
+        url = METRICS_AT.findall(self.log.read_text(errors="replace"))[-1]
+        with urllib.request.urlopen(url, timeout=60) as page:
+            lines = page.read().decode().splitlines()
+        samples = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, value in samples}
 
     def kill(self):
         """As a crash would."""
