@@ -17,6 +17,7 @@ mod lock;
 mod locker;
 mod place;
 mod poll;
+mod proxy;
 mod run;
 mod server;
 mod tree;
@@ -28,11 +29,20 @@ pub use lock::{LockKind, set_range_lock, would_block_on};
 pub use locker::{Locker, told};
 pub use place::Place;
 pub use poll::{Stopwatch, eventually, wait_for};
+pub use proxy::{Proxy, Stuck, Way};
 pub use run::{Ran, run, shell, sluice, sluice_binary};
 pub use server::Server;
 pub use tree::{Content, Node, Tree, TreeOptions, compare_trees, read_tree};
 pub use user::{NOBODY, as_user};
 pub use volume::{Mount, Scratch, Volume};
+
+/// A thread beside the test.
+///
+/// # Panics
+/// When there are too many.
+pub fn in_background<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> std::thread::JoinHandle<T> {
+    std::thread::Builder::new().name("background".into()).spawn(work).expect("a thread")
+}
 
 /// True when the tests run against a plain local directory to check the tests themselves.
 pub fn local_mode() -> bool {

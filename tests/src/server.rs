@@ -133,13 +133,22 @@ impl Server {
     /// # Errors
     /// How the process ended.
     pub fn try_mount(&self, name: &str, options: &[&str]) -> Result<Mount, Ran> {
+        self.try_mount_by(self.port, name, options)
+    }
+
+    /// As [`Server::try_mount`], by way of what passes connections to `port` on to the server.
+    ///
+    /// # Errors
+    /// How the process ended.
+    pub fn try_mount_by(&self, port: u16, name: &str, options: &[&str]) -> Result<Mount, Ran> {
         let base = self.volume.mountpoint();
         let scratch = base.parent().expect("it has one");
         let (mountpoint, journal) = (scratch.join(name), scratch.join(format!("{name}.journal")));
         fs::create_dir_all(&mountpoint).expect("mkdir");
         let mut journal: OsString = journal.into();
         journal.push(":64M");
-        let args = ["mount".into(), self.meta().into(), mountpoint.clone().into(), "--journal".into(), journal];
+        let meta = format!("sluice://127.0.0.1:{port}");
+        let args = ["mount".into(), meta.into(), mountpoint.clone().into(), "--journal".into(), journal];
         self.volume.try_mount(args.into_iter().chain(options.iter().map(OsString::from)).collect(), &mountpoint)
     }
 

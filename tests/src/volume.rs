@@ -250,6 +250,32 @@ impl Mount {
         assert!(status.expect("ended").success(), "the mount process: {status:?}\n{}", self.log());
     }
 
+    /// `sluice umount MOUNTPOINT`, whatever comes of it; the process goes on, or ends by itself.
+    #[track_caller]
+    pub fn try_umount(&self) -> Ran {
+        self.volume.sluice(["umount".as_ref(), self.mountpoint.as_os_str()])
+    }
+
+    /// Waits until the process has ended, and tells its exit status and what it said.
+    ///
+    /// # Panics
+    /// When it stays.
+    #[track_caller]
+    pub fn wait_for_the_end(mut self) -> (Option<i32>, String) {
+        let mut child = self.child.take().expect("running");
+        let mut status = None;
+        let ended = eventually(STOP_LIMIT, || {
+            status = child.try_wait().expect("wait");
+            status.is_some()
+        });
+        if !ended {
+            self.child = Some(child);
+            panic!("the mount process does not end");
+        }
+        let _ = rustix::mount::unmount(&self.mountpoint, UnmountFlags::DETACH);
+        (status.and_then(|status| status.code()), self.log())
+    }
+
     /// Unmounts and mounts again: what is seen afterwards comes from the volume, not from memory.
     #[track_caller]
     pub fn remount(self) -> Self {

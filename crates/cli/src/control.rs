@@ -3,7 +3,7 @@
 
 mod server;
 
-pub use server::{Server, Socket};
+pub use server::{Ending, Server, Socket};
 
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};

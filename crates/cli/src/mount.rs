@@ -1,10 +1,11 @@
 //! `sluice mount`: a volume that another host serves.
 
+mod alone;
 mod kernel;
 
 use crate::{
     config::VolumeConfig,
-    control::{Server, Socket},
+    control::{Ending, Server, Socket},
     detach::{self, Detaching},
     metrics::{Lease, Metrics, MetricsArgs, Probe, VolumeSource},
     output::note,
@@ -12,6 +13,7 @@ use crate::{
     units, up,
     volume::{self, OpenOptions},
 };
+use alone::Alone;
 use anyhow::{Context, anyhow, bail};
 use clap::builder::ValueParser;
 use kernel::MountKernel;
@@ -222,7 +224,7 @@ fn serve(
 ) -> anyhow::Result<ExitCode> {
     let socket = Socket::bind(dir)?;
     let detaching = if args.detach { Some(Detaching::prepare()?) } else { None };
-    let leased = metadata.clone();
+    let (leased, ending) = (metadata.clone(), Arc::new(Ending::default()));
     let options = ServeOptions {
         valid: Box::new(move || leased.valid()),
         locks: Some(metadata.clone()),
@@ -245,7 +247,11 @@ fn serve(
             service: None,
             dir: dir.to_path_buf(),
             config: config.clone(),
+            ending: ending.clone(),
         };
+        let (server_name, journal) = (args.meta.clone(), dir.display().to_string());
+        let (metadata, clock) = (metadata.clone(), Arc::new(SystemClock::default()));
+        runtime.spawn(Alone { metadata, mount: mount.clone(), ending, clock, server: server_name, journal }.watch());
         let result = runtime.block_on(until_the_end(server, &args.meta, &socket, detaching, has_ended));
         mount.wait();
         keeping.abort();

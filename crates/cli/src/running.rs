@@ -2,7 +2,7 @@
 
 use crate::{
     config::VolumeConfig,
-    control::{Server, Socket},
+    control::{Ending, Server, Socket},
     detach::Detaching,
     lock::{MountTurn, VolumeLock},
     output::note,
@@ -106,6 +106,7 @@ pub async fn until_the_end(
 ) -> anyhow::Result<mpsc::Receiver<UnixStream>> {
     let vfs = server.vfs.clone();
     let (mount, mountpoint) = server.mount.clone().expect("this end is a mount's");
+    let ending = server.ending.clone();
     let mut started = server.listen(socket);
     if let (Ok(_), Some(detaching)) = (&started, detaching) {
         started = detaching.ready().and(started);
@@ -120,8 +121,9 @@ pub async fn until_the_end(
             return Err(error);
         }
     };
-    tokio::spawn(heed_signals(Signals::take()?, mount));
+    tokio::spawn(heed_signals(Signals::take()?, mount, ending.clone()));
     let _ = has_ended.wait_for(|ended| *ended).await;
+    ending.wanted.send_replace(true);
     // With the kernel's references gone, what has no name has no user: it is not worth storing.
     let last = vfs.clone();
     let _ = tokio::task::spawn_blocking(move || last.reclaim_rest()).await;
@@ -178,7 +180,7 @@ async fn take_back(mount: &Session, has_ended: &mut watch::Receiver<bool>, why: 
 
 /// The first signal unmounts, or says that the drain is under way. A second one ends the process at once, which loses nothing
 /// acked.
-async fn heed_signals(mut signals: Signals, mount: Arc<Session>) {
+async fn heed_signals(mut signals: Signals, mount: Arc<Session>, ending: Arc<Ending>) {
     let mut asked = false;
     loop {
         signals.next().await;
@@ -192,6 +194,7 @@ async fn heed_signals(mut signals: Signals, mount: Arc<Session>) {
             continue;
         }
         note!("unmounting; again to end at once");
+        ending.wanted.send_replace(true);
         if let Err(error) = mount.unmount(true) {
             note!("{error}");
         }

@@ -2,6 +2,7 @@
 
 mod bytes;
 mod crowd;
+mod ends;
 mod server;
 mod sharing;
 

@@ -61,6 +61,30 @@ impl Drop for Socket {
     }
 }
 
+/// That the process is to end, and that it ends without what it should have done before.
+#[derive(Default)]
+pub struct Ending {
+    /// Somebody asked for it.
+    pub wanted: watch::Sender<bool>,
+    /// Why not all is done.
+    pub given_up: watch::Sender<Option<String>>,
+}
+
+impl Ending {
+    /// Resolves with the reason.
+    async fn gave_up(&self) -> String {
+        let mut given_up = self.given_up.subscribe();
+        loop {
+            if let Some(why) = &*given_up.borrow_and_update() {
+                return why.clone();
+            }
+            if given_up.changed().await.is_err() {
+                std::future::pending::<()>().await;
+            }
+        }
+    }
+}
+
 /// What the answers come from.
 #[derive(Clone)]
 pub struct Server {
@@ -73,6 +97,7 @@ pub struct Server {
     pub service: Option<Weak<MetaService>>,
     pub dir: PathBuf,
     pub config: VolumeConfig,
+    pub ending: Arc<Ending>,
 }
 
 impl Server {
@@ -123,17 +148,31 @@ impl Server {
         match ask {
             Ask::Status => tell(&mut stream, &Told::Status { status: self.status() }).await,
             Ask::Umount { lazy } => {
-                // The system call waits for whatever the kernel has to say to us first.
-                let server = self.clone();
-                let unmounted = tokio::task::spawn_blocking(move || server.unmount(lazy)).await?;
-                if let Err(error) = unmounted {
-                    return tell(&mut stream, &Told::Failed { error: error.to_string() }).await;
+                tokio::select! {
+                    ended = self.end(&mut stream, lazy, drained) => if !ended? { return Ok(()) },
+                    error = self.ending.gave_up() => return tell(&mut stream, &Told::Failed { error }).await,
                 }
-                self.tell_of_the_drain(&mut stream, drained).await?;
                 let _ = keep.send(stream).await;
                 Ok(())
             }
         }
+    }
+
+    /// Unmounts, and tells of the drain until it is over; false when it could not.
+    async fn end(&self, stream: &mut UnixStream, lazy: bool, drained: watch::Receiver<()>) -> anyhow::Result<bool> {
+        if self.mount.is_some() {
+            self.ending.wanted.send_replace(true);
+        }
+        // The system call waits for whatever the kernel has to say to us first.
+        let server = self.clone();
+        let unmounted = tokio::task::spawn_blocking(move || server.unmount(lazy)).await?;
+        if let Err(error) = unmounted {
+            self.ending.wanted.send_replace(false);
+            tell(stream, &Told::Failed { error: error.to_string() }).await?;
+            return Ok(false);
+        }
+        self.tell_of_the_drain(stream, drained).await?;
+        Ok(true)
     }
 
     async fn tell_of_the_drain(&self, stream: &mut UnixStream, mut drained: watch::Receiver<()>) -> anyhow::Result<()> {

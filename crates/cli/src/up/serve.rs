@@ -13,7 +13,7 @@ use crate::{
 use anyhow::bail;
 use sluice_fuse::ServeOptions;
 use sluice_vfs::Settings;
-use std::{path::Path, process::ExitCode, time::Duration};
+use std::{path::Path, process::ExitCode, sync::Arc, time::Duration};
 use tokio::runtime::Runtime;
 
 /// The mount is the volume's only one, so everything that changes passes through it.
@@ -49,6 +49,7 @@ pub fn serve(args: &UpArgs, dir: &Path, mountpoint: &Path, runtime: &Runtime) ->
             service: None,
             dir: dir.to_path_buf(),
             config,
+            ending: Arc::default(),
         };
         let what = dir.display().to_string();
         let result = runtime.block_on(until_the_end(server, &what, &socket, detaching, has_ended));

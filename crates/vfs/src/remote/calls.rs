@@ -139,15 +139,16 @@ const SESSION_KEY: &[u8] = b"msession";
 pub fn take_up(link: &dyn Link, own: &MetaStore, name: &[u8]) -> Result<Session> {
     let known = own.snapshot().get(SESSION_KEY)?;
     let known = known.and_then(|bytes| bytes.as_chunks::<8>().0.try_into().ok());
-    let session = match known.map(|words: [[u8; 8]; 2]| words.map(u64::from_le_bytes)) {
-        Some([id, epoch]) => {
-            let call = Resume { session: SessionId(id), epoch: epoch as u32, take_over: true, uses: Vec::new() };
-            let (life, answer) = asked(link, &call)?;
-            let lease = Duration::from_millis(answer.lease_ms.into());
-            Session::new(SessionId(id), answer.epoch, lease, answer.numbers, answer.pushes, life)
-        }
+    let left = match known.map(|words: [[u8; 8]; 2]| words.map(u64::from_le_bytes)) {
+        Some([id, epoch]) => take_over(link, SessionId(id), epoch as u32)?,
+        None => None,
+    };
+    let session = match left {
+        Some(session) => session,
         None => {
-            let (life, begun) = asked(link, &Begin { name })?;
+            // Numbers of a session that has ended say nothing in another: what was sent under them goes again.
+            super::publish::forget_sent(own)?;
+            let (life, begun) = asked(link, &Begin { name }).map_err(failed)?;
             Session::new(begun.session, begun.epoch, Duration::from_millis(begun.lease_ms.into()), 0, 0, life)
         }
     };
@@ -158,6 +159,21 @@ pub fn take_up(link: &dyn Link, own: &MetaStore, name: &[u8]) -> Result<Session>
         Ok(())
     })?;
     Ok(session)
+}
+
+/// `None` when the server has given the session up: nobody came for it for ten leases.
+fn take_over(link: &dyn Link, session: SessionId, epoch: u32) -> Result<Option<Session>> {
+    match asked(link, &Resume { session, epoch, take_over: true, uses: Vec::new() }) {
+        Ok((life, answer)) => {
+            let lease = Duration::from_millis(answer.lease_ms.into());
+            Ok(Some(Session::new(session, answer.epoch, lease, answer.numbers, answer.pushes, life)))
+        }
+        Err(Fault::Ended) => {
+            tracing::warn!(%session, "the session had ended: another one begins, and what the journal holds is published");
+            Ok(None)
+        }
+        Err(fault) => Err(Error::Server(fault.to_string())),
+    }
 }
 
 /// Ends the session, of which nothing is left.
@@ -175,14 +191,11 @@ pub(super) fn end(remote: &Remote) -> Result<()> {
 }
 
 /// The answer, and the run of the server that gives it.
-fn asked<'a, C: Call<'a>>(link: &dyn Link, call: &C) -> Result<(u32, C::Reply)> {
+fn asked<'a, C: Call<'a>>(link: &dyn Link, call: &C) -> std::result::Result<(u32, C::Reply), Fault> {
     let body = link.call(C::METHOD.number(), client::request(call));
-    let body = body.map_err(|error| Error::Server(error.to_string()))?;
-    let answer = client::reply::<C>(&body).and_then(|answer| Ok((answer.head.life, answer.answer?.value)));
-    answer.map_err(|fault| match fault {
-        Fault::Meta(error) => error,
-        other => Error::Server(other.to_string()),
-    })
+    let body = body.map_err(|error| Fault::Server(error.to_string()))?;
+    let answer = client::reply::<C>(&body)?;
+    Ok((answer.head.life, answer.answer?.value))
 }
 
 /// A change that has its answer, as it is kept.
@@ -416,6 +429,16 @@ impl Remote {
             }
             Err(fault) => Err(failed(fault)),
         }
+    }
+
+    /// Whether the session has ended for good.
+    pub fn is_over(&self) -> bool {
+        self.session.over.load(SeqCst)
+    }
+
+    /// Whether the server says anything within this time.
+    pub async fn is_answered(&self, within: Duration) -> bool {
+        self.link.call_later(Renew::METHOD.number(), client::request(&Renew {}), within).await.is_ok()
     }
 
     /// Runs what may wait for the server, from a task.

@@ -44,6 +44,20 @@ pub fn unstored(own: &sluice_meta::store::MetaStore) -> Result<HashSet<ObjectId>
     Ok(found)
 }
 
+/// Forgets under which numbers publishes were sent: they will go under others.
+pub(super) fn forget_sent(own: &sluice_meta::store::MetaStore) -> Result<()> {
+    let mut sent = Vec::new();
+    own.snapshot().scan(b"q", b"r", &mut |key, _| {
+        sent.push(key.to_vec());
+        ControlFlow::Continue(())
+    })?;
+    own.transact(|txn| -> Result<()> {
+        sent.iter().for_each(|key| txn.delete(key));
+        Ok(())
+    })?;
+    Ok(())
+}
+
 impl Remote {
     /// Finds what an earlier process left: changes that wait, and publishes whose answer it may not have seen. Those go first,
     /// each under its number.
