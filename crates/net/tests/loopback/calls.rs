@@ -5,7 +5,7 @@ use crate::rig::{
 };
 use bytes::Bytes;
 use futures::future::join_all;
-use sluice_base::VolumeId;
+use sluice_base::{Pages, VolumeId};
 use sluice_net::{CallError, ClientOptions, LaneState};
 use sluice_wire::{FAILED_INTERNAL, Full, Hello, LaneClass, Limits, Options, Payload, RefusalCode};
 use std::{sync::Arc, time::Duration};
@@ -27,6 +27,31 @@ async fn bodies_of_every_size_come_back() {
     assert_eq!(reply.body.checked().expect("sound"), pieces.concat());
     let too_long = client.call(ECHO, vec![0; sluice_wire::DATA_BYTES_MAX + 1], LONG).await;
     assert_eq!(too_long, Err(CallError::Refused(Full::TooLong)));
+}
+
+/// Large bodies come in buffers of the pool and give them back; small ones, failures and given up calls beside them do no harm.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn bodies_come_in_buffers_that_are_used_again() {
+    let (toy, pages) = (Toy::new(), Pages::new(16 << 20));
+    let server = server(&toy).await;
+    let lanes = ClientOptions { lanes_small: 1, lanes_bulk: 1, pages: Some(pages.clone()), ..ClientOptions::default() };
+    let client = client_with(server.address(), hello(), Arc::new(Mount::default()), lanes);
+    for round in 0..3u8 {
+        let echo = async |size: usize| {
+            let sent = Bytes::from((0..size).map(|n| ((n * 7) >> 3) as u8 ^ round).collect::<Vec<_>>());
+            let reply = client.call_on(LaneClass::Bulk, ECHO, sent.clone(), LONG).await.expect("an echo");
+            assert!(reply.body.checked().expect("sound") == sent, "{size} bytes");
+        };
+        let sizes = [0, 1, 100, 4097, 65_535, 65_536, 70_000, 1 << 20, (1 << 20) + 256, 4 << 20];
+        let echoes = join_all(sizes.map(echo));
+        let failures = join_all((0..5).map(|_| client.call_on(LaneClass::Bulk, FAIL, &b"no"[..], LONG)));
+        // Given up while their answers are on their way.
+        let given_up =
+            join_all((0..5).map(|_| client.call_on(LaneClass::Bulk, MANY, vec![0; 3], Duration::from_millis(1))));
+        let (_, failed, _) = tokio::join!(echoes, failures, given_up);
+        assert!(failed.iter().all(|failed| matches!(failed, Err(CallError::Failed { code: 5, .. }))), "{failed:?}");
+    }
+    assert!((1 << 20..=16 << 20).contains(&pages.idle_bytes()), "{} idle bytes", pages.idle_bytes());
 }
 
 /// More than the server takes at once wait in the client, and small answers overtake waiting ones.
