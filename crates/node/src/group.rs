@@ -1,6 +1,6 @@
 //! The group as a reader uses it: the object's owner is asked, then the next in its order, then the caller goes to the store.
 //!
-//! A slow owner costs little: the next one is asked beside it ([`HEDGE_AFTER`]), at first for what it has only, so that an owner
+//! A slow owner costs little: the next one is asked beside it (`HEDGE_AFTER`), at first for what it has only, so that an owner
 //! which waits for the store does not make two ask the store; the first good answer wins, and the other request is cancelled.
 
 mod hedge;

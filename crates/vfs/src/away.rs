@@ -1,5 +1,5 @@
 //! Answers that are with a server. Threads that serve others must not wait for them: there the operation fails with
-//! [`Error::Away`], and whoever called it runs it again where it may wait. So the operations themselves are written once,
+//! [`Away`](sluice_meta::Error::Away), and whoever called it runs it again where it may wait. So the operations themselves are written once,
 //! as plain calls.
 //!
 //! The tasks of the runtime carry the network, so one that waits for it on its thread may wait for itself; so may one that waits
