@@ -17,7 +17,7 @@ use sluice_run::collections::HashMap;
 use sluice_run::lock::Mutex;
 use std::{
     collections::VecDeque,
-    sync::atomic::{AtomicU64, Ordering::SeqCst},
+    sync::atomic::{AtomicU32, AtomicU64, Ordering::SeqCst},
 };
 
 const SHARDS: usize = 64;
@@ -120,6 +120,8 @@ pub struct Heard {
     pub head: ReplyHead,
     /// When it was asked for, in the count of [`Changes`].
     since: u64,
+    /// Of which start of the cache it is.
+    start: u32,
     /// The change that it answers.
     own: Option<u64>,
     /// Entries that it names may be kept, as far as a change of them came with its directories.
@@ -161,6 +163,8 @@ pub struct Cache {
     shards: Vec<Mutex<HashMap<Ino, Known>>>,
     /// Number of the last push that was taken.
     taken: AtomicU64,
+    /// Counts how often all was dropped: what was asked for before is not kept, because its pushes are no longer counted.
+    starts: AtomicU32,
 }
 
 impl Default for Cache {
@@ -169,6 +173,7 @@ impl Default for Cache {
             changes: Mutex::default(),
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             taken: AtomicU64::new(0),
+            starts: AtomicU32::new(0),
         }
     }
 }
@@ -185,6 +190,7 @@ impl Cache {
 
     /// A request is about to be sent. A change says what it is about, as far as that is known: nothing stands for anything.
     pub fn begin(&self, change: Option<&[Ino]>) -> Heard {
+        let start = self.starts.load(SeqCst);
         let mut changes = self.changes.lock();
         let since = changes.count;
         let own = change.map(|inos| {
@@ -193,7 +199,7 @@ impl Cache {
             changes.under_way.push(Ended { change, at: 0, inos: inos.to_vec() });
             change
         });
-        Heard { head: ReplyHead::default(), since, own, entries: own.is_none() }
+        Heard { head: ReplyHead::default(), since, start, own, entries: own.is_none() }
     }
 
     /// A change has its answer, and was about `touched` too; or it will never have one.
@@ -217,6 +223,9 @@ impl Cache {
             return;
         }
         let mut shard = self.shard(ino).lock();
+        if heard.start != self.starts.load(SeqCst) {
+            return;
+        }
         if heard.head.stamp < self.taken.load(SeqCst) || !self.changes.lock().allow(heard, ino) {
             return;
         }
@@ -259,6 +268,7 @@ impl Cache {
 
     /// Pushes are counted anew: what they said before is dropped with everything else.
     pub fn restart(&self, pushes: u64, told: &mut Vec<Invalidation>) {
+        self.starts.fetch_add(1, SeqCst);
         self.taken.store(pushes, SeqCst);
         self.drop_what(&Invalidation::Everything, told);
     }

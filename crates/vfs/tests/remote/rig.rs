@@ -38,13 +38,17 @@ pub struct Rig {
     start: AtomicU64,
 }
 
-fn serve(log: &Arc<MemoryLog>, clock: &Arc<ManualClock>) -> Arc<Server> {
+/// The tables of a log, brought up to its end.
+fn replayed(log: &Arc<MemoryLog>) -> MetaStore {
     let tables = MemoryTables::default();
     for (seq, _, record) in log.records() {
         replay(&tables, seq, &record, &mut |_, _, _| {}).unwrap();
     }
-    let store = MetaStore::new(Arc::new(tables), log.clone(), log.last(), Options::default());
-    let names = Namespace::new(Arc::new(store), clock.clone());
+    MetaStore::new(Arc::new(tables), log.clone(), log.last(), Options::default())
+}
+
+fn serve(log: &Arc<MemoryLog>, clock: &Arc<ManualClock>) -> Arc<Server> {
+    let names = Namespace::new(Arc::new(replayed(log)), clock.clone());
     names.format(CALLER).unwrap();
     Arc::new(Server::open(Arc::new(names), Settings::default(), clock.monotonic()).unwrap())
 }
@@ -91,19 +95,23 @@ impl Rig {
     }
 
     pub fn mount(self: &Arc<Self>, name: &str) -> Mount {
+        self.mount_over(name, Arc::default())
+    }
+
+    /// A mount's host loses its power, and it mounts again over what is left of its log.
+    pub fn mount_lost_power(self: &Arc<Self>, mount: Mount) -> Mount {
+        mount.log.lose_power();
+        self.mount_over("again", mount.log)
+    }
+
+    fn mount_over(self: &Arc<Self>, name: &str, log: Arc<MemoryLog>) -> Mount {
         let link = Arc::new(Loopback { rig: self.clone(), bound: Mutex::default(), fault: Mutex::default() });
-        let own = MetaStore::new(
-            Arc::new(MemoryTables::default()),
-            Arc::new(MemoryLog::default()),
-            Seq(0),
-            Options::default(),
-        );
-        let own = Arc::new(own);
+        let own = Arc::new(replayed(&log));
         let session = take_up(&*link, &own, name.as_bytes()).unwrap();
         let id = session.id.0;
         let remote = Arc::new(Remote::new(link.clone(), session, own, self.clock.clone()).unwrap());
         self.mounts.lock().push((id, Arc::downgrade(&remote)));
-        Mount { remote, link }
+        Mount { remote, link, log }
     }
 
     /// Pushes go and are acked, answers that may go are kept for whoever asked.
@@ -185,6 +193,8 @@ impl Link for Loopback {
 pub struct Mount {
     remote: Arc<Remote>,
     pub link: Arc<Loopback>,
+    /// Its own.
+    pub log: Arc<MemoryLog>,
 }
 
 impl Mount {

@@ -82,6 +82,17 @@ fn a_push_that_overtook_the_answer_leaves_a_new_directory_unknown() {
 }
 
 #[test]
+fn what_was_asked_for_before_all_was_dropped_is_not_kept() {
+    let cache = Cache::default();
+    let heard = changed(&cache, &[Ino::ROOT]);
+    cache.restart(0, &mut Vec::new());
+    cache.enter(heard, DIR, Known::is_new_directory);
+    assert_eq!(cache.name(DIR, b"a"), None, "nobody would push that it is there");
+    made_dir(&cache);
+    assert_eq!(cache.name(DIR, b"a"), Some(None));
+}
+
+#[test]
 fn more_names_than_are_kept_are_not_all_of_them() {
     let cache = Cache::default();
     made_dir(&cache);
