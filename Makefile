@@ -6,9 +6,10 @@ CARGO := cargo
 # Tools that scripts/deps installs.
 export PATH := $(shell . scripts/tools.sh && echo "$$tools/bin"):$(PATH)
 export SLUICE_BIN ?= $(or $(CARGO_TARGET_DIR),$(CURDIR)/target)/release/sluice
-# Rounds of the long kill -9 test, and operations of the long differential test.
+# Rounds of the long kill -9 test, operations of the long differential test, seeds of the long simulation.
 LONG_KILL_ROUNDS ?= 200
 LONG_DIFF_OPS ?= 50000
+LONG_SIM_SEEDS ?= 10000
 FUZZ_SECONDS ?= 60
 # Ends a test program that hangs, and runs what failed once more by itself.
 RUNNER := CARGO_TARGET_$(shell rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER=$(CURDIR)/scripts/test-program
@@ -44,8 +45,9 @@ test-end-to-end: deps build ## The tests of the binary: kernel mount, real progr
 pjdfstest: deps build ## The POSIX suite of the pjdfstest crate on a mount
 	scripts/pjdfstest
 
-test-long: deps build ## 200 kills, 50,000 random operations
+test-long: deps build ## 200 kills, 50,000 random operations, 10,000 seeds of the simulation
 	SLUICE_KILL_ROUNDS=$(LONG_KILL_ROUNDS) $(CARGO) test --package sluice-tests --locked --test crash -- --nocapture
+	SLUICE_SIM_SEEDS=$(LONG_SIM_SEEDS) $(CARGO) test --package sluice-sim --locked --test seeds seeds_hold -- --nocapture
 	SLUICE_DIFF_OPS=$(LONG_DIFF_OPS) $(CARGO) test --package sluice-tests --locked --test differential -- --nocapture
 
 fuzz-replay: deps ## Every stored fuzz input through its parser, with the stable compiler

@@ -10,8 +10,11 @@
 
 #![forbid(unsafe_code)]
 
+mod bug;
 #[cfg(feature = "simulated")]
 mod simulated;
+
+pub use bug::Bug;
 
 #[cfg(feature = "simulated")]
 pub use simulated::{collections, lock, net, simulation, task, thread, time};

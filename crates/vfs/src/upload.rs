@@ -9,6 +9,7 @@ use bytes::Bytes;
 use sluice_base::{ObjectId, Seq, limits::SEGMENT_BYTES};
 use sluice_meta::records::ObjectState;
 use sluice_object::StoreError;
+use sluice_run::Bug;
 use sluice_run::collections::HashSet;
 use sluice_store::{Cache, CacheState, ReadError};
 use std::{
@@ -143,7 +144,10 @@ impl Vfs {
         }
         let (reader, vfs) = (object.clone(), self.clone());
         let read = sluice_run::task::spawn_blocking(move || vfs.segments_of(&reader, tries)).await;
-        let Segments { segments, damaged } = read.map_err(|e| e.to_string())??;
+        let Segments { mut segments, damaged } = read.map_err(|e| e.to_string())??;
+        if Bug::LastSegmentForgotten.is_planted() && segments.len() > 1 {
+            segments.pop();
+        }
         let stored = match self.parts.store.put_object(object.id, &segments).await {
             // An earlier process got this far and was killed before it could note it; what it stored may hold bytes of writes
             // that never committed. Nobody reads the stored object yet. One that we cannot replace as a whole stays.

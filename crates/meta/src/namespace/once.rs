@@ -12,6 +12,7 @@ use crate::{
     store::{Committed, MetaStore, Txn},
 };
 use sluice_base::{Ino, Seq, SessionId};
+use sluice_run::Bug;
 use sluice_run::lock::Mutex;
 use std::{ops::Deref, ops::Range};
 
@@ -112,6 +113,7 @@ impl OnceState {
         }
         let key = keys::result(*session, number.unwrap_or(0));
         if number.is_some()
+            && !Bug::ChangeDoneAgain.is_planted()
             && let Some(stored) = txn.get(&key)?
         {
             let (answer, value) = stored_result(&stored)?;

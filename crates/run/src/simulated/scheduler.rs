@@ -149,7 +149,7 @@ impl Scheduler {
             let thread =
                 Thread { name: name.clone(), process, state: State::Ready, token: false, baton: baton.clone() };
             inner.threads.push(thread);
-            inner.ready.push(number);
+            inner.is_ready(number);
             number
         };
         let (scheduler, own) = (self.clone(), baton.clone());
@@ -214,7 +214,11 @@ impl Scheduler {
                     return None;
                 }
                 if let Some(next) = inner.next_ready() {
-                    return Some(next);
+                    if inner.outcome.is_none() {
+                        return Some(next);
+                    }
+                    self.finished.notify_all();
+                    return None;
                 }
                 let Some((&(at, _), _)) = inner.timers.first_key_value() else {
                     let waiting: Vec<_> =
@@ -252,7 +256,7 @@ impl Scheduler {
         {
             let mut inner = lock(&self.inner);
             inner.threads[me].state = State::Ready;
-            inner.ready.push(me);
+            inner.is_ready(me);
         }
         self.hand_on(Some(me));
     }
@@ -273,7 +277,7 @@ impl Scheduler {
         match inner.threads[number].state {
             State::Waiting => {
                 inner.threads[number].state = State::Ready;
-                inner.ready.push(number);
+                inner.is_ready(number);
             }
             State::Running | State::Ready => inner.threads[number].token = true,
             State::Gone => {}
@@ -337,17 +341,25 @@ impl Scheduler {
 }
 
 impl Inner {
+    /// In the order of their numbers, as channels may wake their waiters in any (tokio's `watch` rolls dice).
+    fn is_ready(&mut self, number: Number) {
+        let at = self.ready.partition_point(|other| *other < number);
+        self.ready.insert(at, number);
+    }
+
     fn next_ready(&mut self) -> Option<Number> {
         let at = match self.ready.len() {
             0 => return None,
             1 => 0,
             many => self.rng.random_range(0..many),
         };
-        let next = self.ready.swap_remove(at);
+        let next = self.ready.remove(at);
         self.threads[next].state = State::Running;
         self.steps += 1;
         if self.steps > self.steps_max {
-            self.outcome = Some(Err(format!("not over after {} steps", self.steps_max)));
+            let (name, steps_max, now) = (&self.threads[next].name, self.steps_max, self.now);
+            let why = format!("not over after {steps_max} steps and {now:?}; `{name}` is the next to run");
+            self.outcome = Some(Err(why));
         }
         self.mix(next as u64);
         self.mix(self.now.as_nanos() as u64);

@@ -79,6 +79,17 @@ pub fn sleep(time: Duration) {
     task::block_on(time::sleep(time));
 }
 
+/// Lets other threads run first, now and then.
+pub fn pause() {
+    let (scheduler, me) = inside();
+    scheduler.maybe_pause(me);
+}
+
+/// Waits for `future` on this thread.
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    task::block_on(future)
+}
+
 /// Whether this thread is in a simulation.
 pub fn is_inside() -> bool {
     current().is_some()

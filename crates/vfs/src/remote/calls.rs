@@ -17,6 +17,7 @@ use sluice_meta::{
     },
     store::MetaStore,
 };
+use sluice_run::Bug;
 use sluice_run::lock::Mutex;
 use std::{
     collections::BTreeSet,
@@ -166,7 +167,8 @@ fn take_over(link: &dyn Link, session: SessionId, epoch: u32) -> Result<Option<S
     match asked(link, &Resume { session, epoch, take_over: true, uses: Vec::new() }) {
         Ok((life, answer)) => {
             let lease = Duration::from_millis(answer.lease_ms.into());
-            Ok(Some(Session::new(session, answer.epoch, lease, answer.numbers, answer.pushes, life)))
+            let numbers = if Bug::NumbersStartAgain.is_planted() { 0 } else { answer.numbers };
+            Ok(Some(Session::new(session, answer.epoch, lease, numbers, answer.pushes, life)))
         }
         Err(Fault::Ended) => {
             tracing::warn!(%session, "the session had ended: another one begins, and what the journal holds is published");
@@ -373,7 +375,7 @@ impl Remote {
             Ok((life, answer)) => {
                 let answer = answer.value;
                 self.session.epoch.store(answer.epoch.into(), SeqCst);
-                if !answer.kept {
+                if !answer.kept && !Bug::CacheKeptWithoutTrack.is_planted() {
                     self.lost_track(answer.pushes);
                 } else if !doubted {
                     self.locks.trust();

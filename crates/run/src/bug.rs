@@ -1,0 +1,66 @@
+//! Bugs that a simulation puts into the shipped code, to show that it finds such. Without the feature `simulated` there are none, and
+//! the questions cost nothing.
+
+/// One of them; the line that asks for it is in the code that it is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Bug {
+    /// A mount acks a push and goes on believing.
+    PushIgnored = 1,
+    /// fsync returns at once.
+    FsyncDoesNotSync,
+    /// A change that is asked for again is done again.
+    ChangeDoneAgain,
+    /// close and fsync do not publish.
+    CloseDoesNotPublish,
+    /// The last segment of an object is not uploaded.
+    LastSegmentForgotten,
+    /// Replay leaves out the bytes in the journal.
+    JournalDataForgotten,
+    /// A mount that has lost track of what others did keeps its cache.
+    CacheKeptWithoutTrack,
+    /// After a restart a mount counts its changes from 1 again.
+    NumbersStartAgain,
+    /// The server tells nobody what others change.
+    PushNotSent,
+    /// A mount does not see what it has written and not published.
+    OwnWritesUnseen,
+}
+
+impl Bug {
+    /// All of them.
+    pub const ALL: [Self; 10] = [
+        Self::PushIgnored,
+        Self::FsyncDoesNotSync,
+        Self::ChangeDoneAgain,
+        Self::CloseDoesNotPublish,
+        Self::LastSegmentForgotten,
+        Self::JournalDataForgotten,
+        Self::CacheKeptWithoutTrack,
+        Self::NumbersStartAgain,
+        Self::PushNotSent,
+        Self::OwnWritesUnseen,
+    ];
+
+    /// Whether this process has it.
+    #[cfg(not(feature = "simulated"))]
+    #[inline(always)]
+    pub const fn is_planted(self) -> bool {
+        false
+    }
+
+    /// Whether this process has it.
+    #[cfg(feature = "simulated")]
+    pub fn is_planted(self) -> bool {
+        PLANTED.load(std::sync::atomic::Ordering::Relaxed) == self as u32
+    }
+
+    /// From now on this process has it.
+    #[cfg(feature = "simulated")]
+    pub fn plant(self) {
+        PLANTED.store(self as u32, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
+#[cfg(feature = "simulated")]
+static PLANTED: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);

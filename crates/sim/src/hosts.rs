@@ -1,0 +1,269 @@
+//! Hosts: what outlives their processes, and how the processes on them are started.
+
+use crate::disk::SlowDisk;
+use futures::future::{BoxFuture, FutureExt};
+use sluice_base::{
+    Clock, Disk, Entropy, SeededEntropy, Timestamp, VolumeId, disk::FaultPlan, disk::FaultyDisk, disk::MemoryDisk,
+};
+use sluice_join::{Callbacks, Kept, Kernel, MetaService, NetLink, Peers, Replayed, Work, keep};
+use sluice_journal::{Journal, JournalOptions};
+use sluice_meta::{
+    Caller, Namespace,
+    rpc::{self, message::Invalidation},
+    store::{MemoryTables, Tables},
+};
+use sluice_net::{Client, ClientOptions, ServerOptions};
+use sluice_object::{FaultyBackend, MemoryBackend, Store, StoreOptions};
+use sluice_run::{net::address_of, simulation, task::Handle};
+use sluice_store::{Cache, CacheOptions};
+use sluice_vfs::{
+    Parts, Settings, Vfs,
+    remote::{self, Remote},
+    unstored,
+};
+use sluice_wire::{Hello, LaneClass, PeerKind};
+use std::{
+    net::SocketAddr,
+    path::Path,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+pub const VOLUME: VolumeId = VolumeId([9; 16]);
+/// The process of the server; mounts follow.
+pub const SERVER: u32 = 1;
+const JOURNAL: &str = "/host/journal";
+const CACHE: &str = "/host/cache";
+/// So small that segments are crossed and freed, and that slots are used again.
+const SEGMENT_BYTES: u64 = 2 << 20;
+const JOURNAL_BYTES: u64 = 16 << 20;
+const SLOTS: u64 = 12;
+const ROOT: Caller = Caller { uid: 0, gid: 0 };
+
+/// Virtual time, and a wall clock that is wrong.
+pub struct HostClock {
+    wall_ahead: i64,
+    started: Duration,
+}
+
+impl Clock for HostClock {
+    fn wall(&self) -> Timestamp {
+        let now = simulation::now();
+        Timestamp { secs: 1_700_000_000 + self.wall_ahead + now.as_secs() as i64, nanos: now.subsec_nanos() }
+    }
+    fn monotonic(&self) -> Duration {
+        simulation::now() + self.started
+    }
+}
+
+/// One host.
+pub struct Host {
+    /// The process that runs on it, and its place in the network.
+    pub process: u32,
+    disk: Mutex<MemoryDisk>,
+    /// What its disk refuses.
+    pub plan: Arc<FaultPlan>,
+    tables: Mutex<Arc<MemoryTables>>,
+    backend: Arc<FaultyBackend<MemoryBackend>>,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    boots: AtomicU64,
+    pub alive: AtomicBool,
+}
+
+impl Host {
+    pub fn new(process: u32, seed: u64, wall_ahead: i64, backend: Arc<FaultyBackend<MemoryBackend>>) -> Self {
+        let started = Duration::from_secs(1000 * u64::from(process));
+        Self {
+            process,
+            disk: Mutex::default(),
+            plan: Arc::default(),
+            tables: Mutex::default(),
+            backend,
+            clock: Arc::new(HostClock { wall_ahead, started }),
+            entropy: Arc::new(SeededEntropy::new(seed.wrapping_mul(31).wrapping_add(process.into()))),
+            boots: AtomicU64::new(1),
+            alive: AtomicBool::new(false),
+        }
+    }
+
+    /// Its process is killed. What it wrote stays; when the host loses power too, what it synced.
+    pub fn kill(&self, power: Option<u64>) {
+        self.alive.store(false, Ordering::SeqCst);
+        simulation::kill(self.process, power.is_some());
+        self.tables().lose_power();
+        if let Some(seed) = power {
+            let mut disk = self.disk.lock().expect("nobody panics with it");
+            let found = disk.power_loss(seed);
+            *disk = found;
+            self.boots.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    pub fn limit_disk(&self, bytes: u64) {
+        self.disk.lock().expect("nobody panics with it").set_capacity(bytes);
+    }
+
+    pub fn disk_used(&self) -> u64 {
+        self.disk.lock().expect("nobody panics with it").used_bytes()
+    }
+
+    fn tables(&self) -> Arc<MemoryTables> {
+        self.tables.lock().expect("nobody panics with it").clone()
+    }
+
+    /// Nothing is left on it.
+    pub fn wipe(&self) {
+        *self.disk.lock().expect("nobody panics with it") = MemoryDisk::default();
+        *self.tables.lock().expect("nobody panics with it") = Arc::default();
+    }
+
+    fn opened_disk(&self) -> Arc<dyn Disk> {
+        let disk = self.disk.lock().expect("nobody panics with it").clone();
+        Arc::new(SlowDisk(FaultyDisk::new(Arc::new(disk), self.plan.clone())))
+    }
+
+    fn journal_options(&self) -> JournalOptions {
+        let mut boot_id = [7; 16];
+        boot_id[0] = self.boots.load(Ordering::SeqCst) as u8;
+        let (segment_bytes, capacity_bytes) = (SEGMENT_BYTES, JOURNAL_BYTES);
+        JournalOptions { segment_bytes, capacity_bytes, boot_id, ..JournalOptions::new(JOURNAL, VOLUME) }
+    }
+
+    /// As `format`, and the first start of a mount: there is a journal from the beginning.
+    pub fn begin(&self) -> anyhow::Result<()> {
+        Journal::open(self.opened_disk(), self.journal_options(), &mut |_, _| Ok(()))?;
+        Ok(())
+    }
+
+    fn kept(&self) -> anyhow::Result<Kept> {
+        let disk = self.opened_disk();
+        let options =
+            CacheOptions { dir: CACHE.into(), capacity_bytes: SLOTS * sluice_store::SLOT_BYTES, volume: VOLUME };
+        let cache = Arc::new(Cache::open(disk.clone(), options, self.clock.clone())?);
+        let tables: Arc<dyn Tables> = self.tables();
+        Ok(Kept { disk, tables, cache: Some(cache), journal: self.journal_options(), metadata_only: false })
+    }
+
+    fn store(&self) -> Arc<Store> {
+        let options = StoreOptions {
+            attempts_max: u32::MAX,
+            deadline: Duration::from_secs(20),
+            attempt_timeout: Duration::from_secs(5),
+            backoff_max: Duration::from_secs(2),
+            ..StoreOptions::default()
+        };
+        Arc::new(Store::with_backend(self.backend.clone(), "the store", options, self.entropy.clone()))
+    }
+}
+
+/// Where the server listens.
+pub fn server_address() -> SocketAddr {
+    SocketAddr::new(address_of(SERVER), 7700)
+}
+
+/// What a running server is asked from outside.
+pub struct Server {
+    pub namespace: Arc<Namespace>,
+    pub vfs: Arc<Vfs>,
+    _work: Work,
+}
+
+/// Serves the volume of `host`, as `sluice serve` does.
+pub fn serve(host: &Host) -> anyhow::Result<Arc<Server>> {
+    let clock = host.clock.clone();
+    let replayed = Replayed::open(host.kept()?, Path::new(JOURNAL), |view| {
+        let names = Namespace::new(view.clone(), clock.clone());
+        Ok(unstored(&names)?)
+    })?;
+    let namespace = Arc::new(Namespace::new(replayed.store.clone(), clock.clone()));
+    namespace.format(ROOT)?;
+    let session = namespace.begin_session()?;
+    let committer = replayed.committer.clone();
+    let parts = Parts {
+        namespace: namespace.clone(),
+        journal: replayed.journal.clone(),
+        committer: committer.clone(),
+        cache: replayed.cache.clone(),
+        store: host.store(),
+        clock: clock.clone(),
+        entropy: host.entropy.clone(),
+        session,
+        others: None,
+        group: None,
+        runtime: Handle::current(),
+    };
+    let settings = Settings { reclaim_orphans: false, ..Settings::default() };
+    let work = Work::start(parts, settings, replayed.recovered, replayed.store, replayed.cache_sync)?;
+    let sessions = rpc::Server::open(namespace.clone(), rpc::Settings::default(), clock.monotonic())?;
+    let service = MetaService::new(sessions, work.vfs.clone(), committer, clock.clone(), VOLUME, b"{}".to_vec());
+    let listening = sluice_net::Server::bind(server_address(), service.clone(), ServerOptions::default(), clock);
+    let listening = simulation::block_on(listening)?;
+    sluice_run::task::spawn(service.run());
+    // Until the process is killed.
+    std::mem::forget(listening);
+    Ok(Arc::new(Server { namespace, vfs: work.vfs.clone(), _work: work }))
+}
+
+/// A running mount.
+pub struct Mount {
+    pub vfs: Arc<Vfs>,
+    _work: Work,
+}
+
+/// The mounts of a simulation have no kernel: nobody keeps copies.
+struct NoKernel;
+
+impl Kernel for NoKernel {
+    fn tell<'a>(&'a self, _: &'a [Invalidation]) -> BoxFuture<'a, ()> {
+        async {}.boxed()
+    }
+    fn settled(&self) -> BoxFuture<'static, ()> {
+        async {}.boxed()
+    }
+}
+
+/// Mounts on `host`, as `sluice mount` does.
+pub fn mount(host: &Host) -> anyhow::Result<Arc<Mount>> {
+    let (clock, entropy) = (host.clock.clone(), host.entropy.clone());
+    let callbacks = Arc::new(Callbacks::default());
+    let name = format!("mount {}", host.process);
+    let hello = Hello {
+        peer: PeerKind::Mount,
+        lane: LaneClass::Small,
+        volume: Some(VOLUME),
+        session: None,
+        name: name.clone(),
+    };
+    let options = ClientOptions::default();
+    let client = Client::new(vec![server_address()], hello, callbacks.clone(), options, clock.clone(), entropy.clone());
+    let client = Arc::new(client);
+    while simulation::block_on(client.connected(Duration::from_secs(10))).is_err() {
+        simulation::sleep(Duration::from_millis(100));
+    }
+    let replayed = Replayed::open(host.kept()?, Path::new(JOURNAL), |own| Ok(remote::unstored(own)?))?;
+    let link = Arc::new(NetLink::new(client.clone(), Handle::current()));
+    let session = remote::take_up(&*link, &replayed.store, name.as_bytes())?;
+    let id = session.id;
+    let metadata = Arc::new(Remote::new(link, session, replayed.store.clone(), clock.clone())?);
+    let parts = Parts {
+        namespace: metadata.clone(),
+        journal: replayed.journal.clone(),
+        committer: replayed.committer.clone(),
+        cache: replayed.cache.clone(),
+        store: host.store(),
+        clock,
+        entropy,
+        session: id,
+        others: Some(Arc::new(Peers(client.clone()))),
+        group: None,
+        runtime: Handle::current(),
+    };
+    let work = Work::start(parts, Settings::default(), replayed.recovered, replayed.store, replayed.cache_sync)?;
+    callbacks.start(&metadata, &work.vfs, Arc::new(NoKernel), Handle::current());
+    sluice_run::task::spawn(keep(metadata.clone()));
+    Ok(Arc::new(Mount { vfs: work.vfs.clone(), _work: work }))
+}
