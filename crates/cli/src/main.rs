@@ -10,6 +10,7 @@ mod drain;
 mod format;
 mod fsck;
 mod gc;
+mod guard;
 mod lock;
 mod metrics;
 mod mount;
@@ -51,6 +52,9 @@ enum Command {
     Format(format::FormatArgs),
     Fsck(fsck::FsckArgs),
     Gc(gc::GcArgs),
+    // Started by mounts alone.
+    #[command(hide = true)]
+    Guard(guard::GuardArgs),
 }
 
 fn main() -> ExitCode {
@@ -68,6 +72,7 @@ fn main() -> ExitCode {
         Command::Format(args) => format::run(&args),
         Command::Fsck(args) => fsck::run(&args),
         Command::Gc(args) => gc::run(&args),
+        Command::Guard(args) => guard::run(&args),
     };
     let status = result.unwrap_or_else(|error| {
         output::note!("{}", describe(&error));

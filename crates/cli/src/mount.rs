@@ -7,6 +7,7 @@ use crate::{
     config::VolumeConfig,
     control::{Ending, Server, Socket},
     detach::{self, Detaching},
+    guard,
     metrics::{Lease, Metrics, MetricsArgs, Probe, VolumeSource},
     output::note,
     running::{Running, available, until_the_end},
@@ -232,6 +233,9 @@ fn serve(
     };
     let source = format!("{}#{}", args.meta, dir.display());
     let result = running.mount(source, options, mountpoint, runtime).and_then(|(mount, has_ended)| {
+        if let Err(error) = guard::start(mountpoint) {
+            note!("warning: if this process is killed, programs that use the mount may have to wait for `sluice umount`: {error:#}");
+        }
         let kernel = Arc::new(MountKernel(mount.notifier()));
         callbacks.start(metadata, &running.vfs, kernel, task::handle(runtime.handle()));
         let keeping = runtime.spawn(keep(metadata.clone()));

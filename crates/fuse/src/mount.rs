@@ -1,6 +1,9 @@
 //! Mounting and unmounting: mount(2) for root, fusermount3 for everybody else.
 
+mod connection;
 mod fusermount;
+
+pub use connection::Connection;
 
 use crate::device::Device;
 use crate::mountinfo;

@@ -3,6 +3,7 @@
 mod bytes;
 mod crowd;
 mod ends;
+mod killed;
 mod server;
 mod sharing;
 
