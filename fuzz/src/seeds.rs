@@ -12,7 +12,7 @@ use sluice_journal::{Class, Journal, SEGMENT_HEADER_BYTES};
 use sluice_meta::{
     Attachment, Caller, DataChange, Namespace, NewNode, SizeChange, XattrMode,
     extent::{Extent, FileExtents, Place},
-    records::{DirStat, Dirent, Inode, ObjectRecord, ObjectState, SessionRecord, Usage, mode},
+    records::{Claimed, DirStat, Dirent, Inode, ObjectRecord, ObjectState, SessionRecord, Usage, mode},
     rpc::{Body, Extents, Name, message::*},
     store::{MemoryLog, MemoryTables, MetaStore, Options},
 };
@@ -126,6 +126,8 @@ fn values() -> Vec<(&'static str, Vec<u8>)> {
         since: at(6),
         ..ObjectRecord::open(SessionId(1))
     };
+    let session = SessionRecord { epoch: 3, begun: at(4), name: b"host:/mnt".to_vec(), claimed: None };
+    let taken_over = SessionRecord { claimed: Some(Claimed { from: 1, secret: 5 }), ..session.clone() };
     vec![
         ("inode", inode.encode()),
         ("entry_by_name", Dirent::encode(Ino(17), mode::REGULAR, 18, b"")),
@@ -133,7 +135,8 @@ fn values() -> Vec<(&'static str, Vec<u8>)> {
         ("directory_statistics", DirStat { entries: 1, ..DirStat::empty(at(1)) }.encode()),
         ("object", object.encode()),
         ("usage", Usage { bytes: 4096, inodes: 2 }.encode()),
-        ("session", SessionRecord { epoch: 3, begun: at(4), name: b"host:/mnt".to_vec() }.encode()),
+        ("session", session.encode()),
+        ("session_taken_over", taken_over.encode()),
     ]
 }
 
@@ -156,7 +159,8 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
     };
     let items = vec![Invalidation::Attr(Ino(17)), Invalidation::Entry(dir, b"name".to_vec()), Invalidation::Everything];
     let node = Create { dir, name, mode: mode::SYMLINK | 0o777, rdev: 0, target: b"target", caller };
-    let resume = Resume { session: SessionId(3), epoch: 2, take_over: true, uses: vec![Ino(17)] };
+    let resume =
+        Resume { session: SessionId(3), epoch: 2, take_over: Some(Claim { epoch: 4, secret: 5 }), uses: vec![Ino(17)] };
     let listing = ReadDir { dir, after: 2, until: 99, with_attributes: true, bytes_max: 4096 };
     vec![
         ("lookup", encoded(Request::Lookup(Lookup { dir, name }))),

@@ -178,7 +178,7 @@ fn mount(args: &MountArgs, place: &Place, mountpoint: &Path, runtime: &Runtime) 
     let replayed = volume::replay(dir, config.id()?, &options, clock.clone(), |own| Ok(remote::unstored(own)?))?;
     let link = Arc::new(NetLink::new(client.clone(), task::handle(runtime.handle())));
     let name = format!("{}:{}", hostname(), mountpoint.display());
-    let session = remote::take_up(&*link, &replayed.store, name.as_bytes())?;
+    let session = remote::take_up(&*link, &replayed.store, name.as_bytes(), &OsEntropy)?;
     let id = session.id;
     let metadata = Arc::new(Remote::new(link, session, replayed.store.clone(), clock.clone())?);
     let name = printable(&format!("{}:{}", hostname(), std::process::id()));

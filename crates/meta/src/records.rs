@@ -5,6 +5,8 @@ use sluice_base::{Ino, SessionId, Timestamp};
 
 /// Version byte of every record below.
 const VERSION: u8 = 1;
+/// That of a session that was taken over.
+const VERSION_CLAIMED: u8 = 2;
 
 /// File type bits of st_mode (inode(7)).
 pub mod mode {
@@ -383,18 +385,41 @@ pub struct SessionRecord {
     pub begun: Timestamp,
     /// Who it is, for people.
     pub name: Vec<u8>,
+    /// By whom it was taken over last.
+    pub claimed: Option<Claimed>,
+}
+
+/// A take-over, as whoever made it may make it again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claimed {
+    /// The epoch that it presented.
+    pub from: u32,
+    /// What tells it from another one that presents the same epoch.
+    pub secret: u64,
 }
 
 impl SessionRecord {
     /// The stored form.
     pub fn encode(&self) -> Vec<u8> {
-        Writer::new(17 + self.name.len()).u32(self.epoch).time(self.begun).bytes(&self.name).0
+        let mut w = Writer::new(29 + self.name.len()).u32(self.epoch).time(self.begun);
+        if let Some(Claimed { from, secret }) = self.claimed {
+            w = w.u32(from).u64(secret);
+            w.0[0] = VERSION_CLAIMED;
+        }
+        w.bytes(&self.name).0
     }
     /// The value of a stored form.
     pub fn decode(bytes: &[u8]) -> Result<Self, Error> {
         let parse = || {
-            let mut r = Reader::new(bytes)?;
-            Some(Self { epoch: r.u32()?, begun: r.time()?, name: r.rest().to_vec() })
+            let (&version, rest) = bytes.split_first()?;
+            let (mut r, mut claimed) = (Reader(rest), None);
+            let (epoch, begun) = (r.u32()?, r.time()?);
+            match version {
+                VERSION => {}
+                VERSION_CLAIMED => claimed = Some(Claimed { from: r.u32()?, secret: r.u64()? }),
+                _ => return None,
+            }
+            Some(Self { epoch, begun, name: r.rest().to_vec(), claimed })
         };
         parse().ok_or_else(|| damaged("session"))
     }

@@ -115,12 +115,6 @@ impl Host {
         self.tables.lock().expect("nobody panics with it").clone()
     }
 
-    /// Nothing is left on it.
-    pub fn wipe(&self) {
-        *self.disk.lock().expect("nobody panics with it") = MemoryDisk::default();
-        *self.tables.lock().expect("nobody panics with it") = Arc::default();
-    }
-
     fn opened_disk(&self) -> Arc<dyn Disk> {
         let disk = self.disk.lock().expect("nobody panics with it").clone();
         Arc::new(SlowDisk(FaultyDisk::new(Arc::new(disk), self.plan.clone())))
@@ -246,7 +240,7 @@ pub fn mount(host: &Host) -> anyhow::Result<Arc<Mount>> {
     }
     let replayed = Replayed::open(host.kept()?, Path::new(JOURNAL), |own| Ok(remote::unstored(own)?))?;
     let link = Arc::new(NetLink::new(client.clone(), Handle::current()));
-    let session = remote::take_up(&*link, &replayed.store, name.as_bytes())?;
+    let session = remote::take_up(&*link, &replayed.store, name.as_bytes(), &*entropy)?;
     let id = session.id;
     let metadata = Arc::new(Remote::new(link, session, replayed.store.clone(), clock.clone())?);
     let parts = Parts {

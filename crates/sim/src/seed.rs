@@ -206,22 +206,11 @@ impl World {
         };
         if let Err(error) = started {
             self.trace(|| format!("host {host} does not start: {error:#}"));
-            let lost_session = ["taken over by a newer", "the session has ended"];
-            if host > 0 && lost_session.iter().any(|text| error.to_string().contains(text)) {
-                self.give_up(host);
-            } else if self.calm.load(SeqCst) {
+            if self.calm.load(SeqCst) {
                 simulation::fail(format!("host {host} does not start, though nothing is wrong: {error:#}"));
             }
             self.hosts[host].alive.store(false, SeqCst);
         }
-    }
-
-    /// A mount that is fenced by its own earlier start (docs/status.md) begins anew, as with another journal.
-    fn give_up(&self, host: usize) {
-        self.oracle(|oracle| oracle.all_lost(host - 1));
-        self.hosts[host].wipe();
-        let begun = self.hosts[host].begin();
-        begun.unwrap_or_else(|error| simulation::fail(format!("a new journal: {error:#}")));
     }
 
     fn mounted(self: &Arc<Self>, at: usize, nth: usize, mount: Arc<Mount>) {

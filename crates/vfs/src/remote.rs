@@ -12,10 +12,12 @@ mod locks;
 mod pending;
 mod publish;
 mod retained;
+mod session;
 
-pub use calls::{Link, LinkError, Session, take_up};
+pub use calls::{Link, LinkError, Session};
 pub use locks::{LockCall, OnLocked};
 pub use publish::unstored;
+pub use session::take_up;
 
 use crate::Metadata;
 use cache::{Cache, Heard, Known};
@@ -577,7 +579,7 @@ impl Remote {
     /// The mount is over: publishes what waits, and ends the session unless something is left for the next process.
     pub fn end(&self) -> Result<()> {
         self.keep()?;
-        calls::end(self)
+        session::end(self)
     }
 
     /// What nobody waits for: access times, uses given back, files written and left open. From a thread that may wait, about

@@ -3,8 +3,8 @@
 use super::{Attr, Namespace, Read};
 use crate::{
     Error, Result, keys,
-    records::{Inode, SessionRecord, flags},
-    rpc::message::{ExtentPage, Opened, Published, SpanRecord, SpanRecords},
+    records::{Claimed, Inode, SessionRecord, flags},
+    rpc::message::{Claim, ExtentPage, Opened, Published, SpanRecord, SpanRecords},
     store::{Committed, MetaError, Snapshot, Txn, Visit},
 };
 use sluice_base::{Ino, SessionId, limits::SPAN_BYTES};
@@ -94,23 +94,34 @@ impl Namespace {
             let last = txn.get(&key)?.and_then(|v| Some(u64::from_le_bytes(v.get(..8)?.try_into().ok()?))).unwrap_or(0);
             let session = SessionId(last + 1);
             txn.put(&key, session.0.to_le_bytes());
-            txn.put(&keys::session(session), SessionRecord { epoch: 1, begun, name: name.to_vec() }.encode());
+            txn.put(
+                &keys::session(session),
+                SessionRecord { epoch: 1, begun, name: name.to_vec(), claimed: None }.encode(),
+            );
             Ok(session)
         })
     }
 
-    /// Raises a session's epoch from `epoch`, after which nothing commits in the old one. `None` when it has another one.
-    pub(crate) fn take_over_session(&self, session: SessionId, epoch: u32) -> Result<Committed<Option<u32>>> {
+    /// Raises a session's epoch to that of `claim`, after which nothing commits in an older one; tells the one before. `from` is the
+    /// newest epoch, or that from which this claim raised it before: then its answer was lost. `None` when it is neither, and for
+    /// a claim that arrives behind a later one.
+    pub(crate) fn take_over_session(
+        &self,
+        session: SessionId,
+        from: u32,
+        claim: Claim,
+    ) -> Result<Committed<Option<u32>>> {
         let key = keys::session(session);
+        let claimed = Some(Claimed { from, secret: claim.secret });
         self.store.transact(|txn| {
             let Some(bytes) = txn.get(&key)? else { return Ok(None) };
             let record = SessionRecord::decode(&bytes)?;
-            if record.epoch != epoch {
+            let before = record.epoch;
+            if claim.epoch <= before || (from != before && record.claimed != claimed) {
                 return Ok(None);
             }
-            let next = epoch.checked_add(1).ok_or_else(|| Error::Corrupt("a session's epoch is at its end".into()))?;
-            txn.put(&key, SessionRecord { epoch: next, ..record }.encode());
-            Ok(Some(next))
+            txn.put(&key, SessionRecord { epoch: claim.epoch, claimed, ..record }.encode());
+            Ok(Some(before))
         })
     }
 

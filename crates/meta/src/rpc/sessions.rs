@@ -99,6 +99,11 @@ impl Sessions {
         if session.epoch == peer.epoch { Ok(session) } else { Err(Fault::Fenced) }
     }
 
+    /// Whether the session has not ended. Time must have been told.
+    pub fn exists(&self, session: SessionId) -> Result<(), Fault> {
+        self.sessions.get(&session).map(drop).ok_or(Fault::Ended)
+    }
+
     /// The lease goes on from now.
     pub fn renew(&mut self, session: SessionId, now: Duration) {
         let until = now + self.lease;

@@ -81,12 +81,6 @@ impl Oracle {
         of.for_each(|write| write.lost = true);
     }
 
-    /// What `mount` had and was not stored is gone.
-    pub fn all_lost(&mut self, mount: usize) {
-        self.writes.iter_mut().filter(|write| write.mount == mount).for_each(|write| write.lost = true);
-        self.files.values_mut().filter(|file| file.writer == Some(mount)).for_each(|file| file.writer = None);
-    }
-
     /// Whether reads of the file may fail for good.
     pub fn may_be_damaged(&self, ino: Ino) -> bool {
         self.files.get(&ino).is_some_and(|file| file.writes.iter().any(|write| self.writes[*write].lost))

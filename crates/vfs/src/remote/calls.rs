@@ -11,11 +11,8 @@ use sluice_meta::{
     Error, Result,
     rpc::{
         Fault, client,
-        message::{
-            Begin, Call, CreateUnnamed, Effect, End, Hold, Invalidation, Method, Number, Release, Renew, Resume,
-        },
+        message::{Call, CreateUnnamed, Effect, Hold, Invalidation, Method, Number, Release, Renew, Resume},
     },
-    store::MetaStore,
 };
 use sluice_run::Bug;
 use sluice_run::lock::Mutex;
@@ -59,7 +56,7 @@ pub struct Session {
     pub id: SessionId,
     /// The last push before this process began.
     pub(super) pushes: u64,
-    epoch: AtomicU64,
+    pub(super) epoch: AtomicU64,
     /// In nanoseconds, as the server said last.
     lease: AtomicU64,
     /// What the cache says may be believed until then, in nanoseconds of the monotonic clock.
@@ -81,7 +78,7 @@ struct Numbers {
 }
 
 impl Session {
-    fn new(id: SessionId, epoch: u32, lease: Duration, last_number: u64, pushes: u64, life: u32) -> Self {
+    pub(super) fn new(id: SessionId, epoch: u32, lease: Duration, last_number: u64, pushes: u64, life: u32) -> Self {
         let retained = Retained::default();
         retained.begin_life(life);
         Self {
@@ -131,73 +128,6 @@ impl Session {
         let first = self.retained.first().into_iter().chain(waiting).min();
         Number { number, seen_up_to: first.map_or(numbers.last, |first| first - 1), again: None }
     }
-}
-
-/// Where the mount's own store keeps its session: id and epoch.
-const SESSION_KEY: &[u8] = b"msession";
-
-/// The session that an earlier process of this mount left, taken over from it, or else a new one.
-pub fn take_up(link: &dyn Link, own: &MetaStore, name: &[u8]) -> Result<Session> {
-    let known = own.snapshot().get(SESSION_KEY)?;
-    let known = known.and_then(|bytes| bytes.as_chunks::<8>().0.try_into().ok());
-    let left = match known.map(|words: [[u8; 8]; 2]| words.map(u64::from_le_bytes)) {
-        Some([id, epoch]) => take_over(link, SessionId(id), epoch as u32)?,
-        None => None,
-    };
-    let session = match left {
-        Some(session) => session,
-        None => {
-            // Numbers of a session that has ended say nothing in another: what was sent under them goes again.
-            super::publish::forget_sent(own)?;
-            let (life, begun) = asked(link, &Begin { name }).map_err(failed)?;
-            Session::new(begun.session, begun.epoch, Duration::from_millis(begun.lease_ms.into()), 0, 0, life)
-        }
-    };
-    let value = [session.id.0.to_le_bytes(), session.epoch.load(SeqCst).to_le_bytes()].concat();
-    // In the log before any change of the session, so a power loss takes both or none.
-    own.transact(|txn| -> Result<()> {
-        txn.put(SESSION_KEY, value.clone());
-        Ok(())
-    })?;
-    Ok(session)
-}
-
-/// `None` when the server has given the session up: nobody came for it for ten leases.
-fn take_over(link: &dyn Link, session: SessionId, epoch: u32) -> Result<Option<Session>> {
-    match asked(link, &Resume { session, epoch, take_over: true, uses: Vec::new() }) {
-        Ok((life, answer)) => {
-            let lease = Duration::from_millis(answer.lease_ms.into());
-            let numbers = if Bug::NumbersStartAgain.is_planted() { 0 } else { answer.numbers };
-            Ok(Some(Session::new(session, answer.epoch, lease, numbers, answer.pushes, life)))
-        }
-        Err(Fault::Ended) => {
-            tracing::warn!(%session, "the session had ended: another one begins, and what the journal holds is published");
-            Ok(None)
-        }
-        Err(fault) => Err(Error::Server(fault.to_string())),
-    }
-}
-
-/// Ends the session, of which nothing is left.
-pub(super) fn end(remote: &Remote) -> Result<()> {
-    let left = !remote.pending.files().is_empty() || !super::unstored(&remote.own)?.is_empty();
-    if left {
-        return Ok(());
-    }
-    remote.ask(&End {})?;
-    remote.own.transact(|txn| -> Result<()> {
-        txn.delete(SESSION_KEY);
-        Ok(())
-    })?;
-    Ok(())
-}
-
-/// The answer, and the run of the server that gives it.
-fn asked<'a, C: Call<'a>>(link: &dyn Link, call: &C) -> std::result::Result<(u32, C::Reply), Fault> {
-    let body = link.call(C::METHOD.number(), client::request(call));
-    let body = body.map_err(|error| Fault::Server(error.to_string()))?;
-    let answer = client::reply::<C>(&body)?;
-    Ok((answer.head.life, answer.answer?.value))
 }
 
 /// A change that has its answer, as it is kept.
@@ -363,7 +293,7 @@ impl Remote {
         let mut uses: Vec<Ino> = self.held.lock().iter().copied().collect();
         let rest = uses.split_off(uses.len().min(Release::INOS_MAX));
         let epoch = self.session.epoch.load(SeqCst) as u32;
-        let call = Resume { session: self.session.id, epoch, take_over: false, uses };
+        let call = Resume { session: self.session.id, epoch, take_over: None, uses };
         let sent = self.now_ns();
         let body = match self.link.call(Resume::METHOD.number(), client::request(&call)) {
             // The caller asks again, and comes back here.

@@ -146,6 +146,55 @@ fn a_publish_that_the_mount_has_forgotten_is_not_done_over_what_came_after_it() 
 }
 
 #[test]
+fn a_mount_that_is_killed_before_it_has_the_answer_to_its_take_over_mounts_again() {
+    let rig = Rig::new();
+    let a = rig.mount("a");
+    let file = a.create(ROOT, "file");
+    a.write(file, b"first");
+    for _ in 0..3 {
+        rig.mount_killed_twice(&a);
+    }
+    let b = rig.mount_killed(a);
+    b.write(file, b"second");
+    assert_eq!((b.find(ROOT, "file"), b.bytes(file)), (Ok(file), b"second".to_vec()));
+    rig.restart();
+    let c = rig.mount_killed(b);
+    assert_eq!(c.bytes(file), b"second");
+    rig.check();
+}
+
+#[test]
+fn a_mount_that_loses_its_power_after_a_take_over_mounts_again() {
+    let rig = Rig::new();
+    let mut a = rig.mount("a");
+    a.log.ensure_synced(a.log.last()).unwrap();
+    for n in 0..3 {
+        // Its own log is not synced after any of the take-overs.
+        a = rig.mount_lost_power(a);
+        a.create(ROOT, &n.to_string());
+    }
+    for n in 0..3 {
+        a.find(ROOT, &n.to_string()).unwrap();
+    }
+    rig.check();
+}
+
+#[test]
+fn a_copy_of_a_journal_from_before_a_take_over_is_fenced() {
+    let rig = Rig::new();
+    let a = rig.mount("a");
+    let copy = a.copy();
+    let a = rig.mount_killed(a);
+    let file = a.create(ROOT, "file");
+    for _ in 0..3 {
+        assert!(rig.mount_of_copy(&copy).is_err());
+    }
+    assert_eq!(a.find(ROOT, "file"), Ok(file), "and whoever took it over goes on");
+    let a = rig.mount_killed(a);
+    a.find(ROOT, "file").unwrap();
+}
+
+#[test]
 fn more_than_can_be_kept_is_made_durable_on_the_way() {
     let rig = Rig::new();
     let a = rig.mount("a");

@@ -2,7 +2,7 @@
 
 use futures::future::BoxFuture;
 use parking_lot::Mutex;
-use sluice_base::{Clock, Ino, ManualClock, Seq};
+use sluice_base::{Clock, Ino, ManualClock, SeededEntropy, Seq};
 use sluice_meta::{
     Caller, DataChange, Namespace, NewNode, SizeChange,
     extent::FileExtents,
@@ -31,6 +31,7 @@ pub struct Rig {
     server: Mutex<Arc<Server>>,
     log: Arc<MemoryLog>,
     pub clock: Arc<ManualClock>,
+    entropy: SeededEntropy,
     replies: Mutex<HashMap<Token, Reply>>,
     mounts: Mutex<Vec<(u64, Weak<Remote>)>>,
     asked: AtomicU64,
@@ -58,7 +59,8 @@ impl Rig {
         let (log, clock) = (Arc::new(MemoryLog::default()), Arc::new(ManualClock::default()));
         let server = Mutex::new(serve(&log, &clock));
         let (replies, mounts, asked, start) = Default::default();
-        Arc::new(Self { server, log, clock, replies, mounts, asked, start })
+        let entropy = SeededEntropy::new(1);
+        Arc::new(Self { server, log, clock, entropy, replies, mounts, asked, start })
     }
 
     /// The server is killed and started again.
@@ -95,23 +97,45 @@ impl Rig {
     }
 
     pub fn mount(self: &Arc<Self>, name: &str) -> Mount {
-        self.mount_over(name, Arc::default())
+        self.mount_over(name, Arc::default(), None).unwrap()
+    }
+
+    /// A mount's process is killed, and it mounts again over its log.
+    pub fn mount_killed(self: &Arc<Self>, mount: Mount) -> Mount {
+        self.mount_over("again", mount.log, None).unwrap()
+    }
+
+    /// As [`Rig::mount_killed`], but the process is killed once more before it has the answer to its first request.
+    pub fn mount_killed_twice(self: &Arc<Self>, mount: &Mount) {
+        let fault: Fault = Box::new(|_| {});
+        assert!(self.mount_over("killed", mount.log.clone(), Some(fault)).is_err());
     }
 
     /// A mount's host loses its power, and it mounts again over what is left of its log.
     pub fn mount_lost_power(self: &Arc<Self>, mount: Mount) -> Mount {
         mount.log.lose_power();
-        self.mount_over("again", mount.log)
+        self.mount_over("again", mount.log, None).unwrap()
     }
 
-    fn mount_over(self: &Arc<Self>, name: &str, log: Arc<MemoryLog>) -> Mount {
-        let link = Arc::new(Loopback { rig: self.clone(), bound: Mutex::default(), fault: Mutex::default() });
+    /// Mounts over a copy of a mount's log.
+    pub fn mount_of_copy(self: &Arc<Self>, copy: &Arc<MemoryLog>) -> sluice_meta::Result<Mount> {
+        self.mount_over("copy", copy.clone(), None)
+    }
+
+    /// Mounts over a log; `fault` happens instead of the first answer.
+    fn mount_over(
+        self: &Arc<Self>,
+        name: &str,
+        log: Arc<MemoryLog>,
+        fault: Option<Fault>,
+    ) -> sluice_meta::Result<Mount> {
+        let link = Arc::new(Loopback { rig: self.clone(), bound: Mutex::default(), fault: Mutex::new(fault) });
         let own = Arc::new(replayed(&log));
-        let session = take_up(&*link, &own, name.as_bytes()).unwrap();
+        let session = take_up(&*link, &own, name.as_bytes(), &self.entropy)?;
         let id = session.id.0;
-        let remote = Arc::new(Remote::new(link.clone(), session, own, self.clock.clone()).unwrap());
+        let remote = Arc::new(Remote::new(link.clone(), session, own, self.clock.clone())?);
         self.mounts.lock().push((id, Arc::downgrade(&remote)));
-        Mount { remote, link, log }
+        Ok(Mount { remote, link, log })
     }
 
     /// Pushes go and are acked, answers that may go are kept for whoever asked.
@@ -201,6 +225,15 @@ impl Mount {
     /// Runs an operation that may ask the server.
     pub fn run<T>(&self, operation: impl FnOnce(&Remote) -> T) -> T {
         waiting(|| operation(&self.remote))
+    }
+
+    /// A copy of its log as it is now.
+    pub fn copy(&self) -> Arc<MemoryLog> {
+        let copy = MemoryLog::default();
+        for (_, class, record) in self.log.records() {
+            copy.append(class, &[&record]).unwrap();
+        }
+        Arc::new(copy)
     }
 
     /// What is done once a second.

@@ -1,7 +1,7 @@
 //! What is about the session itself.
 
 use super::read::messages;
-use crate::rpc::codec::{Item, Reader, Wire, tags};
+use crate::rpc::codec::{Item, Reader, Wire, fields, tags};
 use sluice_base::{Ino, SessionId};
 
 messages! {
@@ -26,7 +26,7 @@ messages! {
         /// The epoch that is known.
         epoch: u32,
         /// Another process goes on with it: the epoch grows, and the old incarnation is fenced.
-        take_over: bool,
+        take_over: Option<Claim>,
         /// Inodes that are in use, so that those without a name live on; more by [`Hold`].
         uses: Vec<Ino>,
     }
@@ -92,6 +92,17 @@ messages! {
 }
 
 impl Item for SessionStatus {}
+
+/// What a process asks for that takes a session over. It is durable where that process keeps its journal before it is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// The epoch from then on: greater than every one that was asked for before.
+    pub epoch: u32,
+    /// Drawn anew for each epoch that is presented, so that whoever asks once more from there is known.
+    pub secret: u64,
+}
+
+fields! { Claim { epoch, secret } }
 
 impl Begin<'_> {
     /// Longest name of a session.

@@ -128,7 +128,8 @@ impl Stuff {
 
     fn of_session(&self) -> Vec<Request<'_>> {
         let inos = vec![Ino(self.a), Ino(self.b)];
-        let (session, epoch, take_over) = (SessionId(self.a), self.c, self.yes);
+        let (session, epoch) = (SessionId(self.a), self.c);
+        let take_over = self.yes.then_some(Claim { epoch: self.c, secret: self.b });
         vec![
             Request::Begin(Begin { name: &self.name }),
             Request::Resume(Resume { session, epoch, take_over, uses: inos.clone() }),

@@ -25,30 +25,35 @@ impl Server {
     }
 
     pub(super) fn resume(&self, now: Duration, resume: &Resume) -> Result<Outcome, Fault> {
-        let old = Peer { session: resume.session, epoch: resume.epoch };
-        let (mut peer, mut durable) = (old, Seq(0));
+        let mut peer = Peer { session: resume.session, epoch: resume.epoch };
         {
             let mut state = self.state.lock();
             state.lapse(now);
-            state.sessions.known(old)?;
+            match resume.take_over {
+                None => drop(state.sessions.known(peer)?),
+                // Whether it may be so is for the stored record to say.
+                Some(_) => state.sessions.exists(peer.session)?,
+            }
         }
-        if resume.take_over {
-            let taken = self.names.take_over_session(old.session, old.epoch)?;
-            peer.epoch = taken.value.ok_or(Fault::Fenced)?;
+        let (mut durable, mut fenced) = (Seq(0), None);
+        if let Some(claim) = resume.take_over {
+            let taken = self.names.take_over_session(peer.session, peer.epoch, claim)?;
+            fenced = Some(Peer { epoch: taken.value.ok_or(Fault::Fenced)?, ..peer });
+            peer.epoch = claim.epoch;
             durable = taken.seq;
         }
         let mut state = self.state.lock();
-        if resume.take_over {
+        if let Some(fenced) = fenced {
             state.sessions.take_over(peer.session, peer.epoch);
             // The programs of the old incarnation are gone.
             state.locks.ended(peer.session);
             state.answer_locks();
-            state.events.push(Event::Fenced(old));
+            state.events.push(Event::Fenced(fenced));
             // What the old incarnation had answers to, it alone could send again.
             state.resent(peer.session);
         }
         let before = state.sessions.resume(peer, now)?;
-        let kept = before == Liveness::Live && !resume.take_over;
+        let kept = before == Liveness::Live && fenced.is_none();
         if !kept {
             // The session serves nothing from its cache from when it asked until it is answered.
             state.forget_cached(peer.session);

@@ -94,6 +94,11 @@ impl Rig {
     }
 
     fn resume_only(&self, peer: Peer, take_over: bool, uses: &[Ino]) -> std::result::Result<Resumed, Fault> {
+        let claim = Claim { epoch: peer.epoch + 1, secret: 7 };
+        self.resume_as(peer, take_over.then_some(claim), uses)
+    }
+
+    fn resume_as(&self, peer: Peer, take_over: Option<Claim>, uses: &[Ino]) -> std::result::Result<Resumed, Fault> {
         let Peer { session, epoch } = peer;
         let call = Resume { session, epoch, take_over, uses: uses.to_vec() };
         let outcome = self.server.handle(self.now.get(), None, Method::Resume.number(), &client::request(&call));

@@ -111,6 +111,38 @@ fn a_fenced_incarnation_can_do_nothing() {
 }
 
 #[test]
+fn a_take_over_whose_answer_was_lost_may_be_made_again() {
+    let rig = Rig::new();
+    let old = rig.begin("a");
+    rig.create(old, "file");
+    let peer = |epoch| Peer { epoch, ..old };
+    let claim = |epoch, secret| Some(Claim { epoch, secret });
+    rig.resume_as(old, claim(2, 1), &[]).expect("taken over");
+    // Nobody has that answer: whoever asks knows the epoch before.
+    let again = rig.resume_as(old, claim(3, 1), &[]).expect("the same claim");
+    assert_eq!((again.epoch, again.kept, again.numbers), (3, false, 1));
+    assert_eq!(rig.poll(), [Event::Fenced(old), Event::Fenced(peer(2))]);
+    for epoch in [1, 2] {
+        assert!(matches!(rig.lookup(peer(epoch), "file"), Err(Fault::Fenced)));
+        assert!(matches!(rig.resume_as(peer(epoch), None, &[]), Err(Fault::Fenced)));
+    }
+    rig.create(peer(3), "other");
+    // Copies that an old connection delivers late; another claim from the same epoch; the right secret from another epoch.
+    for (from, claim) in [(1, claim(2, 1)), (1, claim(3, 1)), (1, claim(9, 2)), (2, claim(9, 1))] {
+        assert!(matches!(rig.resume_as(peer(from), claim, &[]), Err(Fault::Fenced)), "{from} {claim:?}");
+    }
+    assert_eq!(rig.poll(), []);
+    rig.lookup(peer(3), "file").expect("undisturbed");
+    // Also when the server has been restarted in between.
+    let rig = rig.restart();
+    assert!(matches!(rig.resume_as(old, claim(3, 1), &[]), Err(Fault::Fenced)));
+    assert_eq!(rig.resume_as(old, claim(4, 1), &[]).expect("the same claim").numbers, 2);
+    // Once the epoch is known a claim is another one, and those from before are over.
+    rig.resume_as(peer(4), claim(5, 3), &[]).expect("taken over");
+    assert!(matches!(rig.resume_as(old, claim(6, 1), &[]), Err(Fault::Fenced)));
+}
+
+#[test]
 fn after_a_restart_changes_wait_for_those_who_may_have_cached_anything() {
     let rig = Rig::new();
     let (a, b, c) = (rig.begin("a"), rig.begin("b"), rig.begin("c"));
