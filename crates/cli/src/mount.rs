@@ -180,7 +180,8 @@ fn mount(args: &MountArgs, place: &Place, mountpoint: &Path, runtime: &Runtime) 
     let name = format!("{}:{}", hostname(), mountpoint.display());
     let session = remote::take_up(&*link, &replayed.store, name.as_bytes(), &OsEntropy)?;
     let id = session.id;
-    let metadata = Arc::new(Remote::new(link, session, replayed.store.clone(), clock.clone())?);
+    let metadata = Remote::new(link, session, replayed.store.clone(), clock.clone(), replayed.boot_id)?;
+    let metadata = Arc::new(metadata);
     let name = printable(&format!("{}:{}", hostname(), std::process::id()));
     let hello =
         Hello { peer: PeerKind::Mount, lane: LaneClass::Small, volume: Some(config.id()?), session: None, name };

@@ -185,7 +185,7 @@ impl Volume {
         let process = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         namespace.format(Caller { uid: process.0, gid: process.1 })?;
         let objects = Arc::new(open_store(&config, dir, false)?);
-        let Replayed { store: _, journal, committer, cache, cache_sync, recovered } = replayed;
+        let Replayed { store: _, journal, committer, cache, cache_sync, recovered, boot_id: _ } = replayed;
         let entropy = Arc::new(OsEntropy);
         Ok(Self {
             namespace,

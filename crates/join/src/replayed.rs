@@ -37,6 +37,8 @@ pub struct Replayed {
     pub cache_sync: Option<Arc<CacheSync>>,
     /// What the journal held that is not stored yet.
     pub recovered: Recovered,
+    /// Tells this boot of the host from every other one; all zero: not known.
+    pub boot_id: [u8; 16],
 }
 
 impl Replayed {
@@ -49,6 +51,7 @@ impl Replayed {
         let Kept { disk, tables, cache, journal, metadata_only } = kept;
         // First the metadata of every record, then, when it is known which objects are not stored yet, their data.
         let first_seq = Seq(tables.persisted().0 + 1);
+        let boot_id = journal.boot_id;
         let journal_options = JournalOptions { needed_from: Some(first_seq), first_seq, ..journal };
         let mut apply = |seq, record: &[u8]| {
             replay(&*tables, seq, record, &mut |_, _, _| {})
@@ -77,7 +80,7 @@ impl Replayed {
         let committer = Committer::start(journal.clone(), also_sync, Duration::from_secs(1));
         let log = Arc::new(JournalLog::new(journal.clone(), committer.clone()));
         let store = Arc::new(MetaStore::new(tables, log, found.last_seq, Options::default()));
-        Ok(Self { store, journal, committer, cache, cache_sync, recovered })
+        Ok(Self { store, journal, committer, cache, cache_sync, recovered, boot_id })
     }
 }
 

@@ -242,7 +242,8 @@ pub fn mount(host: &Host) -> anyhow::Result<Arc<Mount>> {
     let link = Arc::new(NetLink::new(client.clone(), Handle::current()));
     let session = remote::take_up(&*link, &replayed.store, name.as_bytes(), &*entropy)?;
     let id = session.id;
-    let metadata = Arc::new(Remote::new(link, session, replayed.store.clone(), clock.clone())?);
+    let metadata = Remote::new(link, session, replayed.store.clone(), clock.clone(), replayed.boot_id)?;
+    let metadata = Arc::new(metadata);
     let parts = Parts {
         namespace: metadata.clone(),
         journal: replayed.journal.clone(),

@@ -191,7 +191,7 @@ impl Program {
         match synced {
             Ok(()) => self.oracle(|oracle| {
                 oracle.published(self.at, ino, since);
-                oracle.synced(self.at, since);
+                oracle.synced(self.at, ino, since);
             }),
             Err(errno) => self.gone_or_excused("fsync", errno),
         }

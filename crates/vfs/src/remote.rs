@@ -8,6 +8,7 @@
 mod again;
 mod cache;
 mod calls;
+mod doubt;
 mod locks;
 mod pending;
 mod publish;
@@ -86,8 +87,15 @@ fn name(bytes: &[u8]) -> Result<Name<'_>> {
 }
 
 impl Remote {
-    /// The metadata behind `link` for `session`, with `own` for what is the mount's alone.
-    pub fn new(link: Arc<dyn Link>, session: Session, own: Arc<MetaStore>, clock: Arc<dyn Clock>) -> Result<Self> {
+    /// The metadata behind `link` for `session`, with `own` for what is the mount's alone. `boot` tells this boot of the host from
+    /// every other one, so that it is known whether `own` may have lost something; all zero is not known.
+    pub fn new(
+        link: Arc<dyn Link>,
+        session: Session,
+        own: Arc<MetaStore>,
+        clock: Arc<dyn Clock>,
+        boot: [u8; 16],
+    ) -> Result<Self> {
         let remote = Self {
             link,
             session,
@@ -105,7 +113,7 @@ impl Remote {
             silence: Mutex::default(),
         };
         remote.cache.restart(remote.session.pushes, &mut Vec::new());
-        remote.recover()?;
+        remote.recover(boot)?;
         Ok(remote)
     }
 
@@ -496,7 +504,7 @@ impl Metadata for Remote {
             mode::DIRECTORY => return Err(Error::IsDirectory),
             _ => return Err(Error::Invalid("not a regular file")),
         }
-        let pending = Change::of(self.next_change.fetch_add(1, SeqCst), self.clock.wall(), change);
+        let pending = Change::of(self.next_change.fetch_add(1, SeqCst), attr.change, self.clock.wall(), change);
         let body_before = match change.body {
             Some(_) => self.body(ino)?.map_or(0, |body| body.len()),
             None => 0,

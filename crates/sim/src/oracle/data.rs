@@ -69,9 +69,11 @@ impl Oracle {
         }
     }
 
-    /// An fsync on `mount`, which began at `since`, returned.
-    pub fn synced(&mut self, mount: usize, since: Tick) {
-        let of = self.writes.iter_mut().filter(|write| write.mount == mount && write.acked < since);
+    /// An fsync of `ino` on `mount`, which began at `since`, returned. Of other files it covers what was closed before.
+    pub fn synced(&mut self, mount: usize, ino: Ino, since: Tick) {
+        let of = self.writes.iter_mut().filter(|write| {
+            write.mount == mount && write.acked < since && (write.ino == ino || write.published < since)
+        });
         of.for_each(|write| write.synced = true);
     }
 
@@ -105,11 +107,7 @@ impl Oracle {
         for unit in first..first + units {
             let at = (unit - first) as usize * UNIT_BYTES;
             let found = bytes.get(at..at + UNIT_BYTES).map_or(Ok(None), |bytes| self.write_in(ino, unit, bytes))?;
-            // A mount that comes back after a power cut publishes once more what its journal still has, also over what others have
-            // written since (docs/status.md): of such files only the bytes are judged.
-            if !self.may_be_damaged(ino) {
-                self.judge_unit(mount, ino, unit, found, opened, since)?;
-            }
+            self.judge_unit(mount, ino, unit, found, opened, since)?;
         }
         Ok(())
     }

@@ -25,6 +25,9 @@ use std::{collections::VecDeque, ops::Range};
 pub struct Change {
     /// Its number in this mount.
     pub n: u64,
+    /// The server's change counter of the file, as it was known before: when the counter stands there after this was logged, neither
+    /// this change was published nor another mount's came after it.
+    pub on: u64,
     /// Its log record; the journal is needed from there on.
     pub seq: Seq,
     pub extents: Vec<Extent>,
@@ -39,9 +42,10 @@ pub struct Change {
 
 impl Change {
     /// What a data change says, without the data.
-    pub fn of(n: u64, now: Timestamp, change: &DataChange<'_>) -> Self {
+    pub fn of(n: u64, on: u64, now: Timestamp, change: &DataChange<'_>) -> Self {
         Self {
             n,
+            on,
             seq: Seq(0),
             extents: change.extents.clone(),
             body: change.body.map(|body| body.map(Value::from)),
@@ -55,7 +59,7 @@ impl Change {
 
     /// The stored form: the body of a publish request. `None` when there are more extents than one may have.
     pub fn encode(&self, ino: Ino) -> Option<Vec<u8>> {
-        Some(Request::Publish(self.publish(ino)?).encode(Number { number: self.n, ..Number::default() }))
+        Some(Request::Publish(self.publish(ino)?).encode(Number { number: self.n, seen_up_to: self.on, again: None }))
     }
 
     /// The change of a stored form.
@@ -64,6 +68,7 @@ impl Change {
         let Request::Publish(publish) = parsed.request else { return None };
         let change = Self {
             n: parsed.number.number,
+            on: parsed.number.seen_up_to,
             seq,
             extents: publish.extents.list().to_vec(),
             body: publish.body.map(|body| body.map(|body| Value::from(body.bytes()))),
@@ -184,11 +189,32 @@ impl Pending {
             .collect()
     }
 
+    /// Changes of a file behind `sent` that may have been published, when the server's change counter of the file is `now`: those before
+    /// the first that was made on `now`.
+    pub fn doubtful(&self, ino: Ino, sent: u64, now: u64) -> Vec<u64> {
+        let files = self.files.lock();
+        let changes = files.get(&ino).into_iter().flat_map(|file| &file.changes);
+        changes
+            .skip_while(|change| change.n <= sent)
+            .take_while(|change| change.on != now)
+            .map(|change| change.n)
+            .collect()
+    }
+
     /// The server has the changes of a file up to `last`.
     pub fn published(&self, ino: Ino, last: u64) {
+        self.keep(ino, |change| change.n > last);
+    }
+
+    /// These changes of a file are no longer to be published.
+    pub fn drop_doubtful(&self, ino: Ino, numbers: &[u64]) {
+        self.keep(ino, |change| !numbers.contains(&change.n));
+    }
+
+    fn keep(&self, ino: Ino, keep: impl FnMut(&Change) -> bool) {
         let mut files = self.files.lock();
         let Some(file) = files.get_mut(&ino) else { return };
-        file.changes.retain(|change| change.n > last);
+        file.changes.retain(keep);
         file.sum = Sum::default();
         file.changes.iter().for_each(|change| file.sum.add(change));
         if file.changes.is_empty() {

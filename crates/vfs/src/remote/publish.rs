@@ -61,7 +61,7 @@ pub(super) fn forget_sent(own: &sluice_meta::store::MetaStore) -> Result<()> {
 impl Remote {
     /// Finds what an earlier process left: changes that wait, and publishes whose answer it may not have seen. Those go first,
     /// each under its number.
-    pub(super) fn recover(&self) -> Result<()> {
+    pub(super) fn recover(&self, boot: [u8; 16]) -> Result<()> {
         let corrupt = || Error::Corrupt("the mount's own log".into());
         let (mut changes, mut sent) = (Vec::new(), Vec::new());
         let snapshot = self.own.snapshot();
@@ -78,13 +78,28 @@ impl Remote {
             self.next_change.fetch_max(change.n + 1, SeqCst);
             self.pending.add(ino, change);
         }
-        for found in sent {
-            let ([number], [ino, last]) = found.ok_or_else(corrupt)?;
+        let sent = sent.into_iter().collect::<Option<Vec<_>>>().ok_or_else(corrupt)?;
+        if !self.is_whole(boot)? {
+            let last = sent.iter().map(|(_, [ino, last])| (Ino(*ino), *last)).collect();
+            crate::waiting(|| self.drop_doubtful(&last))?;
+        }
+        for ([number], [ino, last]) in sent {
             self.session.again(number);
             self.resend(Ino(ino), number, last)?;
         }
         // Nobody has these files open any more.
-        crate::waiting(|| self.pending.files().into_iter().try_for_each(|ino| self.publish_file(ino)))
+        crate::waiting(|| self.pending.files().into_iter().try_for_each(|ino| self.publish_file(ino)))?;
+        self.set_whole(boot)
+    }
+
+    /// Changes of a file are no longer to be published.
+    pub(super) fn forget(&self, ino: Ino, changes: &[u64]) -> Result<()> {
+        self.own.transact(|txn| -> Result<()> {
+            changes.iter().for_each(|n| txn.delete(&change_key(ino, *n)));
+            Ok(())
+        })?;
+        self.pending.drop_doubtful(ino, changes);
+        Ok(())
     }
 
     /// Acks a change: from here on it survives this process.

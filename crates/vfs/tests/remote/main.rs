@@ -145,6 +145,81 @@ fn a_publish_that_the_mount_has_forgotten_is_not_done_over_what_came_after_it() 
     rig.check();
 }
 
+/// Makes what is in the mount's own log durable.
+fn sync_own(mount: &rig::Mount) {
+    mount.log.ensure_synced(mount.log.last()).unwrap();
+}
+
+#[test]
+fn a_publish_of_which_the_log_kept_no_note_is_not_done_over_what_came_after_it() {
+    let rig = Rig::new();
+    let (a, b) = (rig.mount("a"), rig.mount("b"));
+    let [file, other] = ["file", "other"].map(|name| a.create(ROOT, name));
+    for ino in [file, other] {
+        a.write_only(ino, b"ours");
+    }
+    sync_own(&a);
+    a.run(|a| a.publish(file)).unwrap();
+    a.run(|a| a.publish(other)).unwrap();
+    b.run(|b| b.open(file)).unwrap();
+    b.write(file, b"theirs");
+    let before = b.run(|b| b.getattr(other)).unwrap();
+    let a = rig.mount_lost_power(a);
+    assert_eq!((a.bytes(file), b.bytes(file)), (b"theirs".to_vec(), b"theirs".to_vec()));
+    assert_eq!((b.bytes(other), b.run(|b| b.getattr(other)).unwrap()), (b"ours".to_vec(), before), "nor done twice");
+    // What was dropped does not come back with the next start either.
+    b.write(file, b"theirs again");
+    let a = rig.mount_killed(a);
+    assert_eq!(a.bytes(file), b"theirs again");
+    rig.check();
+}
+
+#[test]
+fn what_the_log_kept_and_nobody_has_is_published_after_a_loss_of_power() {
+    let rig = Rig::new();
+    let (a, b) = (rig.mount("a"), rig.mount("b"));
+    let file = a.create(ROOT, "file");
+    a.write(file, b"first");
+    a.write_only(file, b"second");
+    sync_own(&a);
+    let a = rig.mount_lost_power(a);
+    assert_eq!((a.bytes(file), b.bytes(file)), (b"second".to_vec(), b"second".to_vec()));
+    // Published: not once more after another loss.
+    b.write(file, b"theirs");
+    let a = rig.mount_lost_power(a);
+    assert_eq!(a.bytes(file), b"theirs");
+    rig.check();
+}
+
+#[test]
+fn what_was_not_closed_goes_with_the_power_where_another_mount_came_after_it() {
+    let rig = Rig::new();
+    let (a, b) = (rig.mount("a"), rig.mount("b"));
+    let [file, other] = ["file", "other"].map(|name| a.create(ROOT, name));
+    for ino in [file, other] {
+        a.write(ino, b"first");
+        a.write_only(ino, b"second");
+    }
+    sync_own(&a);
+    b.run(|b| b.setattr(file, &chmod(0o600))).unwrap();
+    let a = rig.mount_lost_power(a);
+    // As far as anybody knows that was a publish of `a` and then a change of `b`.
+    assert_eq!((a.bytes(file), b.bytes(file)), (b"first".to_vec(), b"first".to_vec()));
+    assert_eq!(b.bytes(other), b"second");
+    rig.check();
+}
+
+#[test]
+fn a_killed_mount_publishes_all_that_its_log_has() {
+    let rig = Rig::new();
+    let (a, b) = (rig.mount("a"), rig.mount("b"));
+    let file = a.create(ROOT, "file");
+    a.write_only(file, b"ours");
+    b.run(|b| b.setattr(file, &chmod(0o600))).unwrap();
+    let a = rig.mount_killed(a);
+    assert_eq!((a.bytes(file), b.bytes(file)), (b"ours".to_vec(), b"ours".to_vec()));
+}
+
 #[test]
 fn a_mount_that_is_killed_before_it_has_the_answer_to_its_take_over_mounts_again() {
     let rig = Rig::new();

@@ -97,29 +97,29 @@ impl Rig {
     }
 
     pub fn mount(self: &Arc<Self>, name: &str) -> Mount {
-        self.mount_over(name, Arc::default(), None).unwrap()
+        self.mount_over(name, Arc::default(), 1, None).unwrap()
     }
 
     /// A mount's process is killed, and it mounts again over its log.
     pub fn mount_killed(self: &Arc<Self>, mount: Mount) -> Mount {
-        self.mount_over("again", mount.log, None).unwrap()
+        self.mount_over("again", mount.log, mount.boot, None).unwrap()
     }
 
     /// As [`Rig::mount_killed`], but the process is killed once more before it has the answer to its first request.
     pub fn mount_killed_twice(self: &Arc<Self>, mount: &Mount) {
         let fault: Fault = Box::new(|_| {});
-        assert!(self.mount_over("killed", mount.log.clone(), Some(fault)).is_err());
+        assert!(self.mount_over("killed", mount.log.clone(), mount.boot, Some(fault)).is_err());
     }
 
     /// A mount's host loses its power, and it mounts again over what is left of its log.
     pub fn mount_lost_power(self: &Arc<Self>, mount: Mount) -> Mount {
         mount.log.lose_power();
-        self.mount_over("again", mount.log, None).unwrap()
+        self.mount_over("again", mount.log, mount.boot + 1, None).unwrap()
     }
 
     /// Mounts over a copy of a mount's log.
     pub fn mount_of_copy(self: &Arc<Self>, copy: &Arc<MemoryLog>) -> sluice_meta::Result<Mount> {
-        self.mount_over("copy", copy.clone(), None)
+        self.mount_over("copy", copy.clone(), 1, None)
     }
 
     /// Mounts over a log; `fault` happens instead of the first answer.
@@ -127,15 +127,19 @@ impl Rig {
         self: &Arc<Self>,
         name: &str,
         log: Arc<MemoryLog>,
+        boot: u8,
         fault: Option<Fault>,
     ) -> sluice_meta::Result<Mount> {
         let link = Arc::new(Loopback { rig: self.clone(), bound: Mutex::default(), fault: Mutex::new(fault) });
         let own = Arc::new(replayed(&log));
         let session = take_up(&*link, &own, name.as_bytes(), &self.entropy)?;
         let id = session.id.0;
-        let remote = Arc::new(Remote::new(link.clone(), session, own, self.clock.clone())?);
-        self.mounts.lock().push((id, Arc::downgrade(&remote)));
-        Ok(Mount { remote, link, log })
+        let remote = Arc::new(Remote::new(link.clone(), session, own, self.clock.clone(), [boot; 16])?);
+        let mut mounts = self.mounts.lock();
+        mounts.retain(|(of, _)| *of != id);
+        mounts.push((id, Arc::downgrade(&remote)));
+        drop(mounts);
+        Ok(Mount { remote, link, log, boot })
     }
 
     /// Pushes go and are acked, answers that may go are kept for whoever asked.
@@ -219,6 +223,8 @@ pub struct Mount {
     pub link: Arc<Loopback>,
     /// Its own.
     pub log: Arc<MemoryLog>,
+    /// Of its host.
+    boot: u8,
 }
 
 impl Mount {
@@ -262,10 +268,15 @@ impl Mount {
 
     /// Writes a small file as a whole, and closes it.
     pub fn write(&self, ino: Ino, bytes: &[u8]) {
+        self.write_only(ino, bytes);
+        self.run(|remote| remote.publish(ino)).unwrap();
+    }
+
+    /// As [`Mount::write`], and it stays open.
+    pub fn write_only(&self, ino: Ino, bytes: &[u8]) {
         let size = SizeChange::Exactly(bytes.len() as u64);
         let change = DataChange { body: Some(Some(bytes)), size, ..DataChange::default() };
         self.run(|remote| remote.change_data(ino, &mut FileExtents::default(), &change)).unwrap();
-        self.run(|remote| remote.publish(ino)).unwrap();
     }
 
     pub fn bytes(&self, ino: Ino) -> Vec<u8> {
