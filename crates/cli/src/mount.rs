@@ -43,8 +43,8 @@ use tokio::runtime::Runtime;
 /// What a call returned success for is in this host's journal; what was closed or synced is seen by every other mount. The
 /// journal and the cache are directories of this host, each for one mount; after `sluice umount` nothing in them is needed.
 ///
-/// Not yet between mounts: locks (flock, fcntl), and O_APPEND by several at once; of two that write a file at the same time, the
-/// last to close wins. Bytes that a mount has acked and not stored are gone with it until it is mounted again: others get EIO.
+/// Locks (flock, fcntl) hold between mounts. Not yet: O_APPEND by several at once without a lock; of two that write a file at the same
+/// time, the last to close wins. Bytes that a mount has acked and not stored are gone with it until it is mounted again: others get EIO.
 ///
 /// Objects are read from and written to the volume's store by this host itself: it needs the same credentials as the server.
 ///
