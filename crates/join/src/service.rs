@@ -27,8 +27,8 @@ const WRITER_LOOK: Duration = Duration::from_millis(100);
 /// The longest sleep of the one who looks what is due.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Who speaks over a connection.
-type Connections = HashMap<usize, (Arc<Peer>, Option<rpc::Peer>)>;
+/// Who speaks over a connection, by its number.
+type Connections = HashMap<u64, (Arc<Peer>, Option<rpc::Peer>)>;
 
 /// See the module.
 pub struct MetaService {
@@ -144,7 +144,7 @@ impl MetaService {
 
     async fn metadata(&self, from: &Arc<Peer>, request: Request) -> Result<Payload, Failure> {
         let body = request.body.checked().map_err(|error| Failure::new(methods::FAILED_OTHER, error.to_string()))?;
-        let bound = self.connections.lock().get(&key(from)).and_then(|(_, bound)| *bound);
+        let bound = self.connections.lock().get(&from.number()).and_then(|(_, bound)| *bound);
         let outcome = self.server.handle(self.clock.monotonic(), bound, request.method, &body);
         self.due.notify_one();
         let reply = match outcome {
@@ -155,7 +155,7 @@ impl MetaService {
             }
         };
         if let Some(peer) = reply.bind {
-            if let Some((_, bound)) = self.connections.lock().get_mut(&key(from)) {
+            if let Some((_, bound)) = self.connections.lock().get_mut(&from.number()) {
                 *bound = Some(peer);
             }
             self.sessions.lock().insert(peer.session, from.clone());
@@ -218,10 +218,6 @@ impl MetaService {
     }
 }
 
-fn key(peer: &Arc<Peer>) -> usize {
-    Arc::as_ptr(peer) as usize
-}
-
 impl Service for MetaService {
     async fn hello(&self, hello: &Hello, _: SocketAddr) -> Result<Welcome, Refusal> {
         match hello.volume.filter(|volume| *volume != self.volume) {
@@ -231,7 +227,7 @@ impl Service for MetaService {
     }
 
     fn opened(&self, peer: &Arc<Peer>) {
-        self.connections.lock().insert(key(peer), (peer.clone(), None));
+        self.connections.lock().insert(peer.number(), (peer.clone(), None));
     }
 
     async fn call(&self, peer: &Arc<Peer>, request: Request) -> Result<Payload, Failure> {
@@ -247,7 +243,7 @@ impl Service for MetaService {
 
     fn gone(&self, peer: &Arc<Peer>, why: &ConnectionError) {
         tracing::debug!(name = peer.hello().name, %why, "a connection ended");
-        let Some((_, Some(bound))) = self.connections.lock().remove(&key(peer)) else { return };
+        let Some((_, Some(bound))) = self.connections.lock().remove(&peer.number()) else { return };
         let mut sessions = self.sessions.lock();
         if sessions.get(&bound.session).is_some_and(|last| Arc::ptr_eq(last, peer)) {
             sessions.remove(&bound.session);

@@ -3,7 +3,7 @@
 use crate::{CallError, Failure, Reply, lane::Lane};
 use sluice_base::{Clock, Entropy, Pages};
 use sluice_run::lock::Mutex;
-use sluice_run::{net::TcpStream, task::JoinSet, time::timeout};
+use sluice_run::{net::TcpStream, task::JoinSet, time::timeout, watch};
 use sluice_wire::{Hello, LaneClass, Options, Payload, Push, RefusalCode, Refused, Request, Session, Welcome};
 use std::{
     io,
@@ -14,7 +14,6 @@ use std::{
     },
     time::Duration,
 };
-use tokio::sync::watch;
 
 mod outbound;
 

@@ -14,12 +14,13 @@ use sluice_run::collections::HashMap;
 use sluice_run::{
     net::{shutdown_both, shutdown_write},
     time::{Sleep, sleep_until, timeout},
+    watch,
 };
 use sluice_wire::{
     Connection, ConnectionError, Event, Hello, Payload, Push, PushNumber, RefusalCode, Request, RequestId, Welcome,
 };
 use std::{io, io::ErrorKind, panic::AssertUnwindSafe, pin::Pin, sync::Arc, time::Duration};
-use tokio::{io::Interest, sync::watch};
+use tokio::io::Interest;
 
 /// Reads of one turn: after this many others have theirs.
 const READS_MAX: usize = 16;

@@ -10,15 +10,19 @@ use sluice_run::{
     net::{TcpListener, TcpStream},
     task::{JoinHandle, JoinSet},
     time::{sleep, timeout},
+    watch,
 };
 use sluice_wire::{Clear, Connection, ConnectionError, Hello, Options, Payload, Push, RefusalCode, Request, Welcome};
 use std::{
     io,
     net::SocketAddr,
-    sync::{Arc, OnceLock},
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Connections beyond the limit that are told so at once; others are dropped without a word.
 const REFUSALS_MAX: usize = 16;
@@ -83,12 +87,18 @@ impl Default for ServerOptions {
 /// A connected peer that was let in.
 pub struct Peer {
     lane: Arc<Lane>,
+    number: u64,
     hello: Hello,
     welcome: Welcome,
     address: SocketAddr,
 }
 
 impl Peer {
+    /// Of all connections of this server it is this one; none gets the number again.
+    pub fn number(&self) -> u64 {
+        self.number
+    }
+
     /// What it said.
     pub fn hello(&self) -> &Hello {
         &self.hello
@@ -150,6 +160,7 @@ impl Server {
             options,
             clock,
             closing: watching,
+            taken: AtomicU64::new(0),
         };
         Ok(Self { address, closing, accepting: sluice_run::task::spawn(acceptor.accept(listener)) })
     }
@@ -177,6 +188,8 @@ struct Acceptor<S> {
     places: Arc<Semaphore>,
     refusals: Arc<Semaphore>,
     closing: watch::Receiver<bool>,
+    /// Connections that were taken so far.
+    taken: AtomicU64,
 }
 
 impl<S: Service> Acceptor<S> {
@@ -209,8 +222,9 @@ impl<S: Service> Acceptor<S> {
         let _ = stream.set_nodelay(true);
         let connection = Connection::acceptor(self.clock.monotonic(), self.options.connection.clone(), Box::new(Clear));
         let lane = Lane::new(self.clock.clone(), stream, connection);
-        let inbound =
-            Inbound { lane: lane.clone(), service: self.service.clone(), address, turned_away, peer: OnceLock::new() };
+        let number = self.taken.fetch_add(1, Ordering::Relaxed);
+        let (service, peer) = (self.service.clone(), OnceLock::new());
+        let inbound = Inbound { lane: lane.clone(), service, number, address, turned_away, peer };
         connections.spawn(serve(lane, inbound, self.closing.clone(), permit));
     }
 }
@@ -229,6 +243,7 @@ async fn serve<S: Service>(
 struct Inbound<S: Service> {
     lane: Arc<Lane>,
     service: Arc<S>,
+    number: u64,
     address: SocketAddr,
     turned_away: bool,
     peer: OnceLock<Arc<Peer>>,
@@ -251,8 +266,8 @@ impl<S: Service> Handler for Inbound<S> {
         }
         let decided = self.service.hello(&hello, self.address).await;
         let welcome = decided.map_err(|refusal| (refusal.code, refusal.text))?;
-        let (lane, address) = (self.lane.clone(), self.address);
-        let _ = self.peer.set(Arc::new(Peer { lane, hello, welcome: welcome.clone(), address }));
+        let (lane, number, address) = (self.lane.clone(), self.number, self.address);
+        let _ = self.peer.set(Arc::new(Peer { lane, number, hello, welcome: welcome.clone(), address }));
         Ok(welcome)
     }
 

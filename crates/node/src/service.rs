@@ -29,7 +29,8 @@ pub struct NodeService {
     clock: Arc<dyn Clock>,
     volume: VolumeId,
     name: String,
-    shares: Mutex<HashMap<usize, Share>>,
+    /// By the number of the connection.
+    shares: Mutex<HashMap<u64, Share>>,
 }
 
 /// What one connection may have under way.
@@ -76,7 +77,7 @@ impl Service for NodeService {
 
     fn opened(&self, peer: &Arc<Peer>) {
         let share = Share { segments: Arc::new(Semaphore::new(SEGMENTS_MAX)), checks: Arc::new(Semaphore::new(1)) };
-        self.shares.lock().insert(key(peer), share);
+        self.shares.lock().insert(peer.number(), share);
     }
 
     async fn call(&self, peer: &Arc<Peer>, request: Request) -> Result<Payload, Failure> {
@@ -84,7 +85,7 @@ impl Service for NodeService {
         if request.epoch != epoch {
             peer.set_epoch(epoch);
         }
-        let share = self.shares.lock().get(&key(peer)).cloned();
+        let share = self.shares.lock().get(&peer.number()).cloned();
         let share = share.ok_or_else(|| malformed("the connection is gone".into()))?;
         let body = request.body.checked().map_err(|error| malformed(error.to_string()))?;
         let unparsed = || malformed("the request does not parse".into());
@@ -107,12 +108,8 @@ impl Service for NodeService {
     }
 
     fn gone(&self, peer: &Arc<Peer>, _: &ConnectionError) {
-        self.shares.lock().remove(&key(peer));
+        self.shares.lock().remove(&peer.number());
     }
-}
-
-fn key(peer: &Arc<Peer>) -> usize {
-    Arc::as_ptr(peer) as usize
 }
 
 fn malformed(text: String) -> Failure {

@@ -5,8 +5,8 @@
 //! by a seed, and whose time passes only when nobody can run; elsewhere they are the real ones as before, so that a build of the whole
 //! workspace may have the feature on.
 //!
-//! What waits must wait through this crate. tokio's channels, `Notify` and `Semaphore` are used as they are: they know no runtime,
-//! only wakers. Of `tokio::select!` the biased form is used, as the other one rolls dice of its own.
+//! What waits must wait through this crate. tokio's channels, `Notify` and `Semaphore` are used as they are, all but `watch`: they
+//! know no runtime, only wakers, and keep an order. Of `tokio::select!` the biased form is used, as the other one rolls dice of its own.
 
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,7 @@ mod simulated;
 pub use bug::Bug;
 
 #[cfg(feature = "simulated")]
-pub use simulated::{collections, lock, net, simulation, task, thread, time};
+pub use simulated::{collections, lock, net, simulation, task, thread, time, watch};
 
 /// Threads.
 #[cfg(not(feature = "simulated"))]
@@ -57,6 +57,12 @@ pub mod time {
     pub fn now() -> Instant {
         Instant::now()
     }
+}
+
+/// A value that is watched.
+#[cfg(not(feature = "simulated"))]
+pub mod watch {
+    pub use tokio::sync::watch::{Receiver, Ref, Sender, channel};
 }
 
 /// Connections.

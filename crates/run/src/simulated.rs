@@ -7,6 +7,7 @@ pub mod simulation;
 pub mod task;
 pub mod thread;
 pub mod time;
+pub mod watch;
 
 use scheduler::current;
 

@@ -52,6 +52,7 @@ impl DiskFile for SlowFile {
     fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
         // A process may be killed before a write and after it.
         simulation::pause();
+        simulation::note(offset.rotate_left(32) ^ buf.len() as u64);
         self.0.write_all_at(buf, offset)
     }
     /// What was written when it began is what it makes durable, so the time passes after it.

@@ -1,4 +1,4 @@
-//! Runs seeds: `sluice-sim FIRST COUNT [trace | BUG]`. One line for each on standard output. With the name of a bug it is planted, and
+//! Runs seeds: `sluice-sim FIRST COUNT [trace | steps | BUG]`. One line for each on standard output. With the name of a bug it is planted, and
 //! the first seed that finds it is the last.
 
 #![forbid(unsafe_code)]
@@ -10,17 +10,20 @@ fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let number = |at: usize| arguments.get(at).and_then(|text| text.parse::<u64>().ok());
     let (Some(first), Some(count)) = (number(0), number(1)) else {
-        eprintln!("usage: sluice-sim FIRST COUNT [trace | BUG]");
+        eprintln!("usage: sluice-sim FIRST COUNT [trace | steps | BUG]");
         return ExitCode::FAILURE;
     };
     let word = arguments.get(2).map(String::as_str);
-    let traced = word == Some("trace");
+    let (traced, told_steps) = (word == Some("trace"), word == Some("steps"));
     let bug = Bug::ALL.into_iter().find(|bug| word == Some(&format!("{bug:?}")));
-    if word.is_some() && !traced && bug.is_none() {
+    if word.is_some() && !traced && !told_steps && bug.is_none() {
         eprintln!("bugs: {:?}", Bug::ALL);
         return ExitCode::FAILURE;
     }
     bug.into_iter().for_each(Bug::plant);
+    if told_steps {
+        sluice_run::simulation::tell_steps();
+    }
     if traced {
         tracing_subscriber::fmt()
             .with_writer(std::io::stderr)

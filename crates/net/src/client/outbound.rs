@@ -8,13 +8,12 @@ use crate::{
     lane::Lane,
 };
 use sluice_run::lock::Mutex;
-use sluice_run::time::sleep;
+use sluice_run::{time::sleep, watch};
 use sluice_wire::{Clear, Connection, ConnectionError, Hello, LaneClass, Payload, Push, RefusalCode, Request, Welcome};
 use std::{
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
-use tokio::sync::watch;
 
 /// One lane and its place.
 pub(super) struct Outbound<C> {

@@ -10,6 +10,7 @@ use rand::{Rng, SeedableRng, rngs::SmallRng};
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},
     future::poll_fn,
+    hash::{DefaultHasher, Hasher},
     io::{self, ErrorKind, IoSlice},
     net::{IpAddr, Ipv4Addr, SocketAddr},
     sync::{Arc, Mutex},
@@ -162,6 +163,13 @@ impl Network {
     }
 }
 
+/// Tells what is sent from what another run sends.
+fn sum(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(bytes);
+    hasher.finish()
+}
+
 fn joins(connection: &Arc<Mutex<Connection>>, a: u32, b: u32) -> bool {
     let [one, other] = lock(connection).processes;
     pair(one, other) == pair(a, b)
@@ -271,6 +279,8 @@ impl End {
             bytes.extend_from_slice(&slice[..slice.len().min(room - bytes.len())]);
         }
         let count = bytes.len();
+        self.scheduler
+            .note(sum(&bytes), || format!("{count} bytes from {} to {}", [a, b][self.end], [a, b][1 - self.end]));
         pipe.bytes += count;
         if pipe.black_hole {
             return Ok(count);

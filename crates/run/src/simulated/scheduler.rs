@@ -24,6 +24,9 @@ const PREEMPTIONS: u32 = 24;
 /// Of simulated threads: debug builds of the whole stack need some hundred KiB.
 const STACK_BYTES: usize = 2 << 20;
 
+/// Whether each step is told on standard error.
+pub(super) static STEPS_TOLD: AtomicBool = AtomicBool::new(false);
+
 thread_local! {
     static CURRENT: RefCell<Option<(Arc<Scheduler>, Number)>> = const { RefCell::new(None) };
 }
@@ -97,7 +100,7 @@ pub struct Outcome {
     pub result: Result<(), String>,
     /// Choices of the scheduler.
     pub steps: u64,
-    /// Differs when any choice or time differed.
+    /// Differs when any choice, time, or byte sent differed.
     pub trace: u64,
     /// Virtual time that has passed.
     pub time: Duration,
@@ -334,9 +337,13 @@ impl Scheduler {
         inner.ready.retain(|number| threads[*number].process != process);
     }
 
-    /// Makes `what` part of the trace.
-    pub(super) fn note(&self, what: u64) {
-        lock(&self.inner).mix(what);
+    /// Makes `what` part of the trace; `told` is its line in the log of steps.
+    pub(super) fn note(&self, what: u64, told: impl FnOnce() -> String) {
+        let mut inner = lock(&self.inner);
+        inner.mix(what);
+        if STEPS_TOLD.load(Ordering::Relaxed) {
+            eprintln!("step {:>6}   {} {what:016x}", inner.steps, told());
+        }
     }
 }
 
@@ -363,6 +370,10 @@ impl Inner {
         }
         self.mix(next as u64);
         self.mix(self.now.as_nanos() as u64);
+        if STEPS_TOLD.load(Ordering::Relaxed) {
+            let Thread { name, process, .. } = &self.threads[next];
+            eprintln!("step {:>6} {:?} {process}: {next} {name}", self.steps, self.now);
+        }
         Some(next)
     }
 

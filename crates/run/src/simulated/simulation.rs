@@ -3,10 +3,10 @@
 pub use super::scheduler::Outcome;
 use super::{
     current,
-    scheduler::{Scheduler, lock},
+    scheduler::{STEPS_TOLD, Scheduler, lock},
     task, time,
 };
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 /// Runs `root`, which is process 0, and all that it starts, by `seed`. An end without [`Outcome::result`] being `Ok`: a panic, nobody
 /// able to go on, or more than `steps_max` steps. The threads of a simulation that is over stay asleep until this process ends.
@@ -63,7 +63,12 @@ pub fn now() -> Duration {
 
 /// Makes `what` part of the trace.
 pub fn note(what: u64) {
-    inside().0.note(what);
+    inside().0.note(what, || "noted".into());
+}
+
+/// Tells each step of all simulations from now on, on standard error: what two runs of one seed are compared by when they differ.
+pub fn tell_steps() {
+    STEPS_TOLD.store(true, Ordering::Relaxed);
 }
 
 /// Ends the simulation with an error.

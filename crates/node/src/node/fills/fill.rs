@@ -5,8 +5,8 @@ use crate::message::{Segment, Set};
 use sluice_object::StoredObject;
 use sluice_run::collections::HashMap;
 use sluice_run::lock::Mutex;
+use sluice_run::watch;
 use std::{collections::VecDeque, ops::Range};
-use tokio::sync::watch;
 
 /// Once an object's table is known its rest is fetched in runs of 1 MiB, which readers need not wait for together.
 const RUN_SEGMENTS: u32 = 32;
