@@ -287,7 +287,7 @@ impl Metadata for Remote {
     }
 
     fn getattr(&self, ino: Ino) -> Result<Attr> {
-        Ok(self.shown(self.server_attr(ino)?))
+        self.pending.over(ino, || Ok(self.shown(self.server_attr(ino)?)))
     }
 
     fn open(&self, ino: Ino) -> Result<(Attr, bool)> {
@@ -445,9 +445,11 @@ impl Metadata for Remote {
     }
 
     fn inode(&self, ino: Ino) -> Result<Inode> {
-        let mut inode = self.server_inode(ino)?;
-        self.pending.inode(ino, &mut inode);
-        Ok(inode)
+        self.pending.over(ino, || {
+            let mut inode = self.server_inode(ino)?;
+            self.pending.inode(ino, &mut inode);
+            Ok(inode)
+        })
     }
 
     fn body(&self, ino: Ino) -> Result<Option<Value>> {
@@ -466,10 +468,12 @@ impl Metadata for Remote {
     }
 
     fn next_span(&self, ino: Ino, span: u64) -> Result<Option<u64>> {
-        let theirs =
-            if self.server_inode(ino)?.has(flags::EXTENTS) { self.ask(&NextSpan { ino, span })?.1 } else { None };
-        let ours = self.pending.next_span(ino, span);
-        Ok(theirs.into_iter().chain(ours).min())
+        self.pending.over(ino, || {
+            let has_any = self.server_inode(ino)?.has(flags::EXTENTS);
+            let theirs = if has_any { self.ask(&NextSpan { ino, span })?.1 } else { None };
+            let ours = self.pending.next_span(ino, span);
+            Ok(theirs.into_iter().chain(ours).min())
+        })
     }
 
     fn load_extents(&self, ino: Ino, extents: &mut FileExtents, range: Range<u64>) -> Result<()> {
@@ -479,19 +483,21 @@ impl Metadata for Remote {
         let missing = (range.start / SPAN_BYTES..=(range.end - 1) / SPAN_BYTES).filter(|span| !extents.has(*span));
         let missing: Vec<u64> = missing.collect();
         let (Some(first), Some(last)) = (missing.first(), missing.last()) else { return Ok(()) };
-        let has_any = self.server_inode(ino)?.has(flags::EXTENTS);
-        let found = if has_any { self.spans(ino, *first, last + 1)? } else { Vec::new() };
-        for span in &missing {
-            extents.load(*span, &[])?;
-        }
-        for (span, records) in found.into_iter().map(SpanRecords::into_records) {
-            if missing.contains(&span) {
-                extents.load(span, &records)?;
-            }
-        }
         let loaded: Vec<_> = missing.iter().map(|span| span * SPAN_BYTES..(span + 1) * SPAN_BYTES).collect();
-        self.pending.cover(ino, &loaded, extents);
-        Ok(())
+        self.pending.over(ino, || {
+            let has_any = self.server_inode(ino)?.has(flags::EXTENTS);
+            let found = if has_any { self.spans(ino, *first, last + 1)? } else { Vec::new() };
+            for span in &missing {
+                extents.load(*span, &[])?;
+            }
+            for (span, records) in found.into_iter().map(SpanRecords::into_records) {
+                if missing.contains(&span) {
+                    extents.load(span, &records)?;
+                }
+            }
+            self.pending.cover(ino, &loaded, extents);
+            Ok(())
+        })
     }
 
     fn change_data(&self, ino: Ino, extents: &mut FileExtents, change: &DataChange<'_>) -> Result<Attr> {

@@ -18,7 +18,11 @@ use sluice_meta::{
 use sluice_run::Bug;
 use sluice_run::collections::HashMap;
 use sluice_run::lock::Mutex;
-use std::{collections::VecDeque, ops::Range};
+use std::{
+    collections::VecDeque,
+    ops::Range,
+    sync::atomic::{AtomicU64, Ordering::SeqCst},
+};
 
 /// A change as it waits.
 #[derive(Clone, Debug)]
@@ -152,13 +156,40 @@ struct File {
     sum: Sum,
 }
 
+/// Counters of publishes, each for many inodes.
+const ROUNDS: usize = 256;
+
 /// The changes of all files.
-#[derive(Default)]
 pub struct Pending {
     files: Mutex<HashMap<Ino, File>>,
+    /// How often changes of such an inode were published.
+    rounds: [AtomicU64; ROUNDS],
+}
+
+impl Default for Pending {
+    fn default() -> Self {
+        Self { files: Mutex::default(), rounds: std::array::from_fn(|_| AtomicU64::new(0)) }
+    }
 }
 
 impl Pending {
+    fn round(&self, ino: Ino) -> &AtomicU64 {
+        &self.rounds[ino.0 as usize % ROUNDS]
+    }
+
+    /// What the server says of a file with this mount's changes over it, by `look`, which asks the one and then lays on the other. A
+    /// publish that comes to its end between the two would leave the changes out: the server's answer is from before it, and here
+    /// they wait no more. Then `look` is called again.
+    pub fn over<T, E>(&self, ino: Ino, mut look: impl FnMut() -> Result<T, E>) -> Result<T, E> {
+        loop {
+            let before = self.round(ino).load(SeqCst);
+            let seen = look()?;
+            if self.round(ino).load(SeqCst) == before {
+                return Ok(seen);
+            }
+        }
+    }
+
     /// Adds a change, the newest of its file; how many there are now.
     pub fn add(&self, ino: Ino, change: Change) -> usize {
         let mut files = self.files.lock();
@@ -214,6 +245,8 @@ impl Pending {
     fn keep(&self, ino: Ino, keep: impl FnMut(&Change) -> bool) {
         let mut files = self.files.lock();
         let Some(file) = files.get_mut(&ino) else { return };
+        // Under the lock: who finds them gone finds this too.
+        self.round(ino).fetch_add(1, SeqCst);
         file.changes.retain(keep);
         file.sum = Sum::default();
         file.changes.iter().for_each(|change| file.sum.add(change));

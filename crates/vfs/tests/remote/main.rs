@@ -5,7 +5,7 @@ mod rig;
 use rig::Rig;
 use sluice_base::Ino;
 use sluice_meta::{Error, RenameMode, SetAttributes, store::Log};
-use sluice_vfs::Metadata;
+use sluice_vfs::{Metadata, remote::Remote, waiting};
 use std::time::Duration;
 
 const ROOT: Ino = Ino::ROOT;
@@ -282,6 +282,26 @@ fn more_than_can_be_kept_is_made_durable_on_the_way() {
     let b = rig.mount("b");
     for i in 0..1200 {
         b.find(ROOT, &i.to_string()).unwrap();
+    }
+    rig.check();
+}
+
+#[test]
+fn a_publish_while_the_server_is_asked_takes_nothing_of_what_is_seen() {
+    let rig = Rig::new();
+    let (a, b) = (rig.mount("a"), rig.mount("b"));
+    let file = a.create(ROOT, "file");
+    a.write(file, b"old");
+    let looks: [fn(&Remote, Ino) -> u64; 2] =
+        [|a, file| a.inode(file).unwrap().size, |a, file| a.getattr(file).unwrap().size];
+    for (round, look) in looks.into_iter().enumerate() {
+        let bytes = vec![b'x'; 10 + round];
+        a.write_only(file, &bytes);
+        // What `a` knew of the server's side is no longer so; it asks.
+        b.run(|b| b.setattr(file, &chmod(0o600 + round as u32))).unwrap();
+        let remote = a.remote.clone();
+        a.link.before_the_answer(move || waiting(|| remote.publish(file)).unwrap());
+        assert_eq!(a.run(|a| look(a, file)), bytes.len() as u64, "round {round}");
     }
     rig.check();
 }

@@ -130,7 +130,12 @@ impl Rig {
         boot: u8,
         fault: Option<Fault>,
     ) -> sluice_meta::Result<Mount> {
-        let link = Arc::new(Loopback { rig: self.clone(), bound: Mutex::default(), fault: Mutex::new(fault) });
+        let link = Arc::new(Loopback {
+            rig: self.clone(),
+            bound: Mutex::default(),
+            fault: Mutex::new(fault),
+            late: Mutex::default(),
+        });
         let own = Arc::new(replayed(&log));
         let session = take_up(&*link, &own, name.as_bytes(), &self.entropy)?;
         let id = session.id.0;
@@ -177,12 +182,18 @@ pub struct Loopback {
     /// Whose the connection is, and of which start of the server.
     bound: Mutex<(u64, Option<Peer>)>,
     fault: Mutex<Option<Fault>>,
+    late: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
 impl Loopback {
     /// The next answer is lost, and then something happens.
     pub fn lose_answer_and(&self, fault: impl FnOnce(&Rig) + Send + 'static) {
         *self.fault.lock() = Some(Box::new(fault));
+    }
+
+    /// The next answer is late: something happens after it was made and before it is here.
+    pub fn before_the_answer(&self, work: impl FnOnce() + Send + 'static) {
+        *self.late.lock() = Some(Box::new(work));
     }
 }
 
@@ -204,6 +215,9 @@ impl Link for Loopback {
             rig.poll(&server);
         }
         rig.log.ensure_synced(reply.durable).unwrap();
+        // It may ask too.
+        let late = self.late.lock().take();
+        late.into_iter().for_each(|work| work());
         if let Some(fault) = self.fault.lock().take() {
             fault(rig);
             return Err(LinkError::Lost("as told".into()));
@@ -219,7 +233,7 @@ impl Link for Loopback {
 
 /// A mount's metadata.
 pub struct Mount {
-    remote: Arc<Remote>,
+    pub remote: Arc<Remote>,
     pub link: Arc<Loopback>,
     /// Its own.
     pub log: Arc<MemoryLog>,
