@@ -13,7 +13,7 @@ use std::{
     env,
     os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::{Command, ExitCode, Stdio},
+    process::{Child, Command, ExitCode, Stdio},
 };
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -28,17 +28,26 @@ pub struct GuardArgs {
     served_by: i32,
 }
 
+/// A guard at work. It is sent away when this is dropped, which must be as soon as the mount is gone: the next mount may get its number.
+pub struct Guard(Child);
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// Starts a guard for the mount at `mountpoint`, which this process serves. To be called by the thread that lives as long as the
 /// process: it is that thread's end that the guard is told of.
-pub fn start(mountpoint: &Path) -> anyhow::Result<()> {
+pub fn start(mountpoint: &Path) -> anyhow::Result<Guard> {
     let connection = Connection::at(mountpoint).context("looking for this mount")?;
     let mut command = Command::new(env::current_exe().context("finding this program")?);
     command.arg0("sluice").arg("guard").arg(connection.device()).arg(mountpoint);
     command.arg(std::process::id().to_string());
     // It holds nothing of the mount's: no terminal, no pipe that somebody waits to be closed.
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");
-    command.spawn().context("starting the process that watches over the mount")?;
-    Ok(())
+    Ok(Guard(command.spawn().context("starting the process that watches over the mount")?))
 }
 
 pub fn run(args: &GuardArgs) -> anyhow::Result<ExitCode> {

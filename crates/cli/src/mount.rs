@@ -234,8 +234,17 @@ fn serve(
     };
     let source = format!("{}#{}", args.meta, dir.display());
     let result = running.mount(source, options, mountpoint, runtime).and_then(|(mount, has_ended)| {
-        if let Err(error) = guard::start(mountpoint) {
-            note!("warning: if this process is killed, programs that use the mount may have to wait for `sluice umount`: {error:#}");
+        match guard::start(mountpoint) {
+            Ok(guard) => {
+                let mut has_ended = has_ended.clone();
+                runtime.spawn(async move {
+                    let _ = has_ended.wait_for(|ended| *ended).await;
+                    drop(guard);
+                });
+            }
+            Err(error) => {
+                note!("warning: if this process is killed, programs that use the mount may hang until it is unmounted by force: {error:#}");
+            }
         }
         let kernel = Arc::new(MountKernel(mount.notifier()));
         callbacks.start(metadata, &running.vfs, kernel, task::handle(runtime.handle()));
