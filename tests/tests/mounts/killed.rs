@@ -2,9 +2,10 @@
 
 use std::{
     fs::{self, File},
-    io::{self, Write},
+    io,
     os::fd::AsRawFd,
     path::{Path, PathBuf},
+    process,
     sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     thread,
     time::Duration,
@@ -30,16 +31,14 @@ fn name(round: u64, who: &str, i: usize) -> String {
 /// Writes a file and gives it its name in one step.
 fn put(dir: &Path, round: u64, who: &str, i: usize) -> io::Result<()> {
     let (part, whole) = (dir.join(format!("part-{who}")), dir.join(name(round, who, i)));
-    let mut file = File::create(&part)?;
-    file.write_all(&content(round, who, i))?;
-    drop(file);
+    crate::put(&part, &content(round, who, i))?;
     fs::rename(part, whole)
 }
 
 /// Puts files into the directory `root` until it is told to stop or its mount is gone; `acked` counts those whose names are acked.
 fn write(root: &File, round: u64, who: &str, stop: &AtomicBool, acked: &AtomicUsize) {
     // Not by its path, where another directory is once the mount is gone.
-    let dir = PathBuf::from(format!("/proc/self/fd/{}", root.as_raw_fd()));
+    let dir = PathBuf::from(format!("/proc/{}/fd/{}", process::id(), root.as_raw_fd()));
     while !stop.load(SeqCst) && put(&dir, round, who, acked.load(SeqCst)).is_ok() {
         acked.fetch_add(1, SeqCst);
     }

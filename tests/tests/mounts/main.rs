@@ -7,7 +7,12 @@ mod killed;
 mod server;
 mod sharing;
 
-use std::{fs::File, io::Read, path::Path};
+use std::{
+    fs::File,
+    io::{self, Read, Write},
+    path::Path,
+    process::Command,
+};
 
 /// The file's bytes, or the errno of whatever failed.
 fn read(path: impl AsRef<Path>) -> Result<Vec<u8>, Option<i32>> {
@@ -21,4 +26,17 @@ fn noise(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     StdRng::seed_from_u64(seed).fill(&mut bytes[..]);
     bytes
+}
+
+/// Writes a file by a process of its own. A test that starts the server must have no file of a mount open to write: between fork and exec the
+/// new process would close its copy, which waits for the mount, which waits for the server.
+fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut source = tempfile::NamedTempFile::new()?;
+    source.write_all(bytes)?;
+    let done = Command::new("cp").arg(source.path()).arg(path).output()?;
+    if done.status.success() {
+        Ok(())
+    } else {
+        Err(io::Error::other(String::from_utf8_lossy(&done.stderr).into_owned()))
+    }
 }

@@ -5,12 +5,16 @@ use std::{
     io::{Read, Write},
     net::{Ipv4Addr, TcpStream},
     thread,
+    time::Duration,
 };
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use sluice_tests::{Server, Volume, skipped_in_local_mode};
+use sluice_tests::{Server, Volume, skipped_in_local_mode, wait_for};
 
-use crate::noise;
+use crate::{noise, put};
+
+/// A loaded machine and a restart.
+const SOON: Duration = Duration::from_secs(120);
 
 /// To be survived: the server is killed under load and started again. Mounts go on by themselves, nothing acked is lost.
 #[test]
@@ -29,7 +33,7 @@ fn a_killed_server_comes_back() {
                 scope.spawn(move || {
                     for i in 0..FILES {
                         let path = mount.path(format!("{me}-{i}"));
-                        fs::write(&path, noise((me * FILES + i) as u64, 1000 * i)).unwrap();
+                        put(&path, &noise((me * FILES + i) as u64, 1000 * i)).unwrap();
                         fs::rename(&path, mount.path(format!("done-{me}-{i}"))).unwrap();
                     }
                 })
@@ -38,8 +42,14 @@ fn a_killed_server_comes_back() {
         while !workers.iter().all(|worker| worker.is_finished())
             && fs::read_dir(mounts[0].root()).unwrap().count() < FILES
         {
+            let done = fs::read_dir(mounts[0].root()).unwrap().count();
             server.kill9();
             server.start();
+            // A server that is killed again before the mounts have found it would keep them from ever finishing.
+            wait_for("the mounts to go on", SOON, || {
+                workers.iter().all(|worker| worker.is_finished())
+                    || fs::read_dir(mounts[0].root()).is_ok_and(|found| found.count() > done)
+            });
         }
     });
     for mount in &mounts {
