@@ -10,6 +10,7 @@ mod cache;
 mod calls;
 mod doubt;
 mod locks;
+mod metadata;
 mod pending;
 mod publish;
 mod retained;
@@ -23,36 +24,20 @@ pub use session::take_up;
 use crate::Metadata;
 use cache::{Cache, Heard, Known};
 use pending::{Change, Pending};
-use sluice_base::{Clock, Ino, ObjectId, Seq, Timestamp, limits::SPAN_BYTES};
+use sluice_base::{Clock, Ino, Timestamp};
 use sluice_meta::{
-    Attr, Caller, DataChange, DirEntry, Error, NewNode, RenameMode, Result, SetAttributes, Unlinked, XattrMode,
-    extent::{Extent, ExtentPlan, FileExtents},
-    records::{Dirent, Inode, ObjectRecord, Usage, flags, mode},
-    rpc::{
-        Name,
-        message::{
-            Create, CreateUnnamed, ForgetObject, GetBody, GetExtents, GetInode, GetObject, GetUsage, Getattr, Getxattr,
-            Invalidation, LastCookie, Link as LinkCall, Listxattr, Lookup, NextSpan, ObjectStored, Open, Parent,
-            ReadDir, Readlink, Release, Removexattr, Rename, Renew, Rmdir, Setattr, Setxattr, SpanRecords, Unlink,
-            UpdateAtime,
-        },
-    },
-    store::{MetaStore, Value},
+    Attr, Error, Result,
+    records::Inode,
+    rpc::message::{GetExtents, GetInode, Getattr, Invalidation, Release, Renew, SpanRecords, UpdateAtime},
+    store::MetaStore,
 };
-use sluice_run::Bug;
 use sluice_run::collections::{HashMap, HashSet};
 use sluice_run::lock::Mutex;
 use std::{
-    ops::{ControlFlow, Range},
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::SeqCst},
-    },
+    sync::{Arc, atomic::AtomicU64},
     time::Duration,
 };
 
-/// Bytes of one page of a directory that is asked for.
-const PAGE_BYTES: u32 = 64 << 10;
 /// Access times and uses to give back that wait for the next round of [`Remote::keep`].
 const LATER_MAX: usize = 16 << 10;
 
@@ -79,11 +64,6 @@ pub struct Remote {
     locks: locks::Book,
     /// Since when, and why, the server does not answer.
     silence: Mutex<Option<(Duration, String)>>,
-}
-
-/// A name that can be in a directory, as a request wants it.
-fn name(bytes: &[u8]) -> Result<Name<'_>> {
-    Name::new(bytes)
 }
 
 impl Remote {
@@ -238,349 +218,7 @@ impl Remote {
             });
         }
     }
-}
 
-/// The stored record of a regular file that was just made.
-fn empty_inode(attr: &Attr) -> Inode {
-    Inode {
-        mode: attr.mode,
-        uid: attr.uid,
-        gid: attr.gid,
-        nlink: attr.nlink,
-        rdev: attr.rdev,
-        flags: 0,
-        size: 0,
-        held_bytes: 0,
-        change: attr.change,
-        parent: Ino(0),
-        atime: attr.atime,
-        mtime: attr.mtime,
-        ctime: attr.ctime,
-        btime: attr.btime,
-    }
-}
-
-impl Metadata for Remote {
-    fn lookup(&self, dir: Ino, text: &[u8]) -> Result<Attr> {
-        if self.is_believed() {
-            match self.cache.name(dir, text) {
-                Some(None) => return Err(Error::NotFound),
-                Some(Some(ino)) => {
-                    if let Some(attr) = self.cache.of(ino, |known| known.attr.clone()) {
-                        return Ok(self.shown(attr));
-                    }
-                }
-                None => {}
-            }
-        }
-        match self.ask_kept(&Lookup { dir, name: name(text)? }) {
-            Ok((head, attr)) => {
-                self.keep_name(head, dir, text, &attr);
-                Ok(self.shown(attr))
-            }
-            Err((head, Error::NotFound)) => {
-                self.keep_entry(head, dir, text, None);
-                Err(Error::NotFound)
-            }
-            Err((_, error)) => Err(error),
-        }
-    }
-
-    fn getattr(&self, ino: Ino) -> Result<Attr> {
-        self.pending.over(ino, || Ok(self.shown(self.server_attr(ino)?)))
-    }
-
-    fn open(&self, ino: Ino) -> Result<(Attr, bool)> {
-        if self.is_held(ino)
-            && self.is_believed()
-            && let Some((attr, unchanged)) = self.cache.open(ino)
-        {
-            return Ok((self.shown(attr), unchanged));
-        }
-        let (head, opened) = self.ask(&Open { ino })?;
-        self.held.lock().insert(ino);
-        self.cache.enter(head, ino, |known| {
-            known.attr = Some(opened.attr.clone());
-            known.inode = Some(opened.inode);
-            known.body = Some(opened.body.map(Value::from));
-            known.first_span = opened.first_span;
-            known.is_opened();
-        });
-        Ok((self.shown(opened.attr), false))
-    }
-
-    fn setattr(&self, ino: Ino, set: &SetAttributes) -> Result<Attr> {
-        self.publish(ino)?;
-        let (head, attr) = self.change(&Setattr { ino, set: *set }, &[ino])?;
-        if set.atime.is_some() {
-            self.read.lock().remove(&ino);
-        }
-        self.keep_attr(head, &attr);
-        Ok(self.shown(attr))
-    }
-
-    /// Told to the server in the background: nobody waits for an access time.
-    fn update_atime(&self, ino: Ino) -> Result<()> {
-        let now = self.clock.wall();
-        let mut read = self.read.lock();
-        if read.len() < LATER_MAX {
-            read.insert(ino, now);
-        }
-        Ok(())
-    }
-
-    fn create(&self, dir: Ino, text: &[u8], node: NewNode<'_>, caller: Caller) -> Result<Attr> {
-        let NewNode { mode, rdev, target } = node;
-        let (head, attr) = self.change(&Create { dir, name: name(text)?, mode, rdev, target, caller }, &[dir])?;
-        self.keep_name(head, dir, text, &attr);
-        self.made(head, &attr);
-        Ok(attr)
-    }
-
-    fn create_unnamed(&self, dir: Ino, mode: u32, caller: Caller) -> Result<Attr> {
-        let (head, attr) = self.change(&CreateUnnamed { dir, mode, caller }, &[dir])?;
-        self.keep_attr(head, &attr);
-        self.made(head, &attr);
-        Ok(attr)
-    }
-
-    fn link(&self, ino: Ino, dir: Ino, text: &[u8]) -> Result<Attr> {
-        let (head, attr) = self.change(&LinkCall { ino, dir, name: name(text)? }, &[ino, dir])?;
-        self.keep_name(head, dir, text, &attr);
-        Ok(self.shown(attr))
-    }
-
-    fn unlink(&self, dir: Ino, text: &[u8]) -> Result<Unlinked> {
-        let (head, left) = self.change(&Unlink { dir, name: name(text)? }, &[])?;
-        self.keep_entry(head, dir, text, None);
-        Ok(left)
-    }
-
-    fn rmdir(&self, dir: Ino, text: &[u8]) -> Result<Unlinked> {
-        let text = match text {
-            b"." => return Err(Error::Invalid("rmdir of .")),
-            b".." => return Err(Error::NotEmpty),
-            text => text,
-        };
-        let (head, left) = self.change(&Rmdir { dir, name: name(text)? }, &[])?;
-        self.keep_entry(head, dir, text, None);
-        Ok(left)
-    }
-
-    fn rename(&self, from: (Ino, &[u8]), to: (Ino, &[u8]), how: RenameMode) -> Result<Option<Unlinked>> {
-        let call = Rename { from_dir: from.0, from: name(from.1)?, to_dir: to.0, to: name(to.1)?, how };
-        Ok(self.change(&call, &[])?.1)
-    }
-
-    fn readlink(&self, ino: Ino) -> Result<Vec<u8>> {
-        Ok(self.ask(&Readlink { ino })?.1)
-    }
-
-    fn reclaim(&self, orphans: &[Ino]) -> Result<()> {
-        self.release(orphans)
-    }
-
-    /// Those of others are the server's to find.
-    fn orphans(&self) -> Result<Vec<Ino>> {
-        Ok(Vec::new())
-    }
-
-    fn forgotten(&self, ino: Ino) {
-        if self.held.lock().remove(&ino) {
-            self.released.lock().push(ino);
-        }
-    }
-
-    fn read_dir(
-        &self,
-        dir: Ino,
-        after: u64,
-        until: u64,
-        with_attributes: bool,
-        visit: &mut dyn FnMut(DirEntry) -> ControlFlow<()>,
-    ) -> Result<()> {
-        let mut after = after;
-        loop {
-            let call = ReadDir { dir, after, until, with_attributes, bytes_max: PAGE_BYTES };
-            let (head, page) = self.ask(&call)?;
-            for entry in page.entries {
-                after = entry.cookie;
-                let attr = entry.attr.map(|attr| {
-                    self.keep_name(head, dir, &entry.name, &attr);
-                    self.shown(attr)
-                });
-                let (ino, kind, cookie, name) = (entry.ino, entry.kind, entry.cookie, entry.name);
-                if visit(DirEntry { entry: Dirent { ino, kind, cookie, name }, attr }).is_break() {
-                    return Ok(());
-                }
-            }
-            if page.end {
-                return Ok(());
-            }
-        }
-    }
-
-    fn last_cookie(&self) -> Result<u64> {
-        Ok(self.ask(&LastCookie {})?.1)
-    }
-
-    fn parent(&self, dir: Ino) -> Result<Ino> {
-        Ok(self.ask(&Parent { dir })?.1)
-    }
-
-    fn getxattr(&self, ino: Ino, name: &[u8]) -> Result<Vec<u8>> {
-        Ok(self.ask(&Getxattr { ino, name })?.1)
-    }
-
-    fn listxattr(&self, ino: Ino) -> Result<Vec<u8>> {
-        Ok(self.ask(&Listxattr { ino })?.1)
-    }
-
-    fn setxattr(&self, ino: Ino, name: &[u8], value: &[u8], how: XattrMode) -> Result<()> {
-        self.change(&Setxattr { ino, name, value, how }, &[ino]).map(drop)
-    }
-
-    fn removexattr(&self, ino: Ino, name: &[u8]) -> Result<()> {
-        self.change(&Removexattr { ino, name }, &[ino]).map(drop)
-    }
-
-    fn inode(&self, ino: Ino) -> Result<Inode> {
-        self.pending.over(ino, || {
-            let mut inode = self.server_inode(ino)?;
-            self.pending.inode(ino, &mut inode);
-            Ok(inode)
-        })
-    }
-
-    fn body(&self, ino: Ino) -> Result<Option<Value>> {
-        if let Some(body) = self.pending.body(ino) {
-            return Ok(body);
-        }
-        if self.is_believed()
-            && let Some(body) = self.cache.of(ino, |known| known.body.clone())
-        {
-            return Ok(body);
-        }
-        let (head, body) = self.ask(&GetBody { ino })?;
-        let body = body.map(Value::from);
-        self.cache.enter(head, ino, |known| known.body = Some(body.clone()));
-        Ok(body)
-    }
-
-    fn next_span(&self, ino: Ino, span: u64) -> Result<Option<u64>> {
-        self.pending.over(ino, || {
-            let has_any = self.server_inode(ino)?.has(flags::EXTENTS);
-            let theirs = if has_any { self.ask(&NextSpan { ino, span })?.1 } else { None };
-            let ours = self.pending.next_span(ino, span);
-            Ok(theirs.into_iter().chain(ours).min())
-        })
-    }
-
-    fn load_extents(&self, ino: Ino, extents: &mut FileExtents, range: Range<u64>) -> Result<()> {
-        if range.is_empty() {
-            return Ok(());
-        }
-        let missing = (range.start / SPAN_BYTES..=(range.end - 1) / SPAN_BYTES).filter(|span| !extents.has(*span));
-        let missing: Vec<u64> = missing.collect();
-        let (Some(first), Some(last)) = (missing.first(), missing.last()) else { return Ok(()) };
-        let loaded: Vec<_> = missing.iter().map(|span| span * SPAN_BYTES..(span + 1) * SPAN_BYTES).collect();
-        self.pending.over(ino, || {
-            let has_any = self.server_inode(ino)?.has(flags::EXTENTS);
-            let found = if has_any { self.spans(ino, *first, last + 1)? } else { Vec::new() };
-            for span in &missing {
-                extents.load(*span, &[])?;
-            }
-            for (span, records) in found.into_iter().map(SpanRecords::into_records) {
-                if missing.contains(&span) {
-                    extents.load(span, &records)?;
-                }
-            }
-            self.pending.cover(ino, &loaded, extents);
-            Ok(())
-        })
-    }
-
-    fn change_data(&self, ino: Ino, extents: &mut FileExtents, change: &DataChange<'_>) -> Result<Attr> {
-        if self.session.over.load(SeqCst) {
-            return Err(Error::Fenced);
-        }
-        let attr = self.server_attr(ino)?;
-        match attr.mode & mode::TYPE {
-            mode::REGULAR => {}
-            mode::DIRECTORY => return Err(Error::IsDirectory),
-            _ => return Err(Error::Invalid("not a regular file")),
-        }
-        let pending = Change::of(self.next_change.fetch_add(1, SeqCst), attr.change, self.clock.wall(), change);
-        let body_before = match change.body {
-            Some(_) => self.body(ino)?.map_or(0, |body| body.len()),
-            None => 0,
-        };
-        let mut pending = self.log(ino, pending, change)?;
-        let mut plan = ExtentPlan::default();
-        change.extents.iter().for_each(|extent: &Extent| extents.put(ino, *extent, &mut plan));
-        let body_after = change.body.flatten().map_or(0, <[u8]>::len);
-        pending.held_bytes = plan.held_bytes + body_after as i64 - body_before as i64;
-        self.pending.add(ino, pending);
-        Ok(self.shown(attr))
-    }
-
-    fn publish(&self, ino: Ino) -> Result<()> {
-        if Bug::CloseDoesNotPublish.is_planted() || !self.pending.has(ino) {
-            return Ok(());
-        }
-        self.publish_file(ino)
-    }
-
-    fn sync(&self, ino: Option<Ino>) -> Result<()> {
-        self.sync_for(ino)
-    }
-
-    fn object(&self, id: ObjectId) -> Result<Option<ObjectRecord>> {
-        // What refers to it here must be known there before anybody judges it.
-        for ino in self.pending.files_of(id) {
-            self.publish(ino)?;
-        }
-        Ok(self.ask(&GetObject { id })?.1)
-    }
-
-    fn object_stored(&self, id: ObjectId, segments: u32, bytes: u64) -> Result<()> {
-        self.change(&ObjectStored { id, segments, bytes }, &[Ino(0)])?;
-        self.note_clean(id)
-    }
-
-    fn forget_object(&self, id: ObjectId) -> Result<bool> {
-        let gone = self.change(&ForgetObject { id }, &[Ino(0)])?.1;
-        if gone {
-            self.note_clean(id)?;
-        }
-        Ok(gone)
-    }
-
-    fn usage(&self) -> Result<Usage> {
-        Ok(self.ask(&GetUsage {})?.1)
-    }
-
-    fn settled(&self) -> Seq {
-        self.own.persisted()
-    }
-
-    fn settle(&self) {
-        self.own.request_checkpoint();
-    }
-
-    fn trouble(&self) -> Option<String> {
-        if self.session.over.load(SeqCst) {
-            return Some(Error::Fenced.to_string());
-        }
-        if let Some((since, why)) = &*self.silence.lock() {
-            let seconds = self.clock.monotonic().saturating_sub(*since).as_secs();
-            return Some(format!("the server has not answered for {seconds} s: {why}"));
-        }
-        self.own.health().err().map(|error| error.to_string())
-    }
-}
-
-impl Remote {
     /// Gives uses back.
     fn release(&self, inos: &[Ino]) -> Result<()> {
         for some in inos.chunks(Release::INOS_MAX) {
@@ -619,5 +257,25 @@ impl Remote {
             self.ask(&Renew {})?;
         }
         Ok(())
+    }
+}
+
+/// The stored record of a regular file that was just made.
+fn empty_inode(attr: &Attr) -> Inode {
+    Inode {
+        mode: attr.mode,
+        uid: attr.uid,
+        gid: attr.gid,
+        nlink: attr.nlink,
+        rdev: attr.rdev,
+        flags: 0,
+        size: 0,
+        held_bytes: 0,
+        change: attr.change,
+        parent: Ino(0),
+        atime: attr.atime,
+        mtime: attr.mtime,
+        ctime: attr.ctime,
+        btime: attr.btime,
     }
 }
