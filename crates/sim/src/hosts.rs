@@ -1,30 +1,26 @@
 //! Hosts: what outlives their processes, and how the processes on them are started.
 
+mod mount;
+mod server;
+
+pub use mount::{Mount, mount};
+pub use server::{Server, serve};
+
 use crate::disk::SlowDisk;
-use futures::future::{BoxFuture, FutureExt};
 use sluice_base::{
     Clock, Disk, Entropy, SeededEntropy, Timestamp, VolumeId, disk::FaultPlan, disk::FaultyDisk, disk::MemoryDisk,
 };
-use sluice_join::{Callbacks, Kept, Kernel, MetaService, NetLink, Peers, Replayed, Work, keep};
+use sluice_join::Kept;
 use sluice_journal::{Journal, JournalOptions};
 use sluice_meta::{
-    Caller, Namespace,
-    rpc::{self, message::Invalidation},
+    Caller,
     store::{MemoryTables, Tables},
 };
-use sluice_net::{Client, ClientOptions, ServerOptions};
 use sluice_object::{FaultyBackend, MemoryBackend, Store, StoreOptions};
-use sluice_run::{net::address_of, simulation, task::Handle};
+use sluice_run::{net::address_of, simulation};
 use sluice_store::{Cache, CacheOptions};
-use sluice_vfs::{
-    Parts, Settings, Vfs,
-    remote::{self, Remote},
-    unstored,
-};
-use sluice_wire::{Hello, LaneClass, PeerKind};
 use std::{
     net::SocketAddr,
-    path::Path,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -157,108 +153,4 @@ impl Host {
 /// Where the server listens.
 pub fn server_address() -> SocketAddr {
     SocketAddr::new(address_of(SERVER), 7700)
-}
-
-/// What a running server is asked from outside.
-pub struct Server {
-    pub namespace: Arc<Namespace>,
-    pub vfs: Arc<Vfs>,
-    _work: Work,
-}
-
-/// Serves the volume of `host`, as `sluice serve` does.
-pub fn serve(host: &Host) -> anyhow::Result<Arc<Server>> {
-    let clock = host.clock.clone();
-    let replayed = Replayed::open(host.kept()?, Path::new(JOURNAL), |view| {
-        let names = Namespace::new(view.clone(), clock.clone());
-        Ok(unstored(&names)?)
-    })?;
-    let namespace = Arc::new(Namespace::new(replayed.store.clone(), clock.clone()));
-    namespace.format(ROOT)?;
-    let session = namespace.begin_session()?;
-    let committer = replayed.committer.clone();
-    let parts = Parts {
-        namespace: namespace.clone(),
-        journal: replayed.journal.clone(),
-        committer: committer.clone(),
-        cache: replayed.cache.clone(),
-        store: host.store(),
-        clock: clock.clone(),
-        entropy: host.entropy.clone(),
-        session,
-        others: None,
-        group: None,
-        runtime: Handle::current(),
-    };
-    let settings = Settings { reclaim_orphans: false, ..Settings::default() };
-    let work = Work::start(parts, settings, replayed.recovered, replayed.store, replayed.cache_sync)?;
-    let sessions = rpc::Server::open(namespace.clone(), rpc::Settings::default(), clock.monotonic())?;
-    let service = MetaService::new(sessions, work.vfs.clone(), committer, clock.clone(), VOLUME, b"{}".to_vec());
-    let listening = sluice_net::Server::bind(server_address(), service.clone(), ServerOptions::default(), clock);
-    let listening = simulation::block_on(listening)?;
-    sluice_run::task::spawn(service.run());
-    // Until the process is killed.
-    std::mem::forget(listening);
-    Ok(Arc::new(Server { namespace, vfs: work.vfs.clone(), _work: work }))
-}
-
-/// A running mount.
-pub struct Mount {
-    pub vfs: Arc<Vfs>,
-    _work: Work,
-}
-
-/// The mounts of a simulation have no kernel: nobody keeps copies.
-struct NoKernel;
-
-impl Kernel for NoKernel {
-    fn tell<'a>(&'a self, _: &'a [Invalidation]) -> BoxFuture<'a, ()> {
-        async {}.boxed()
-    }
-    fn settled(&self) -> BoxFuture<'static, ()> {
-        async {}.boxed()
-    }
-}
-
-/// Mounts on `host`, as `sluice mount` does.
-pub fn mount(host: &Host) -> anyhow::Result<Arc<Mount>> {
-    let (clock, entropy) = (host.clock.clone(), host.entropy.clone());
-    let callbacks = Arc::new(Callbacks::default());
-    let name = format!("mount {}", host.process);
-    let hello = Hello {
-        peer: PeerKind::Mount,
-        lane: LaneClass::Small,
-        volume: Some(VOLUME),
-        session: None,
-        name: name.clone(),
-    };
-    let options = ClientOptions::default();
-    let client = Client::new(vec![server_address()], hello, callbacks.clone(), options, clock.clone(), entropy.clone());
-    let client = Arc::new(client);
-    while simulation::block_on(client.connected(Duration::from_secs(10))).is_err() {
-        simulation::sleep(Duration::from_millis(100));
-    }
-    let replayed = Replayed::open(host.kept()?, Path::new(JOURNAL), |own| Ok(remote::unstored(own)?))?;
-    let link = Arc::new(NetLink::new(client.clone(), Handle::current()));
-    let session = remote::take_up(&*link, &replayed.store, name.as_bytes(), &*entropy)?;
-    let id = session.id;
-    let metadata = Remote::new(link, session, replayed.store.clone(), clock.clone(), replayed.boot_id)?;
-    let metadata = Arc::new(metadata);
-    let parts = Parts {
-        namespace: metadata.clone(),
-        journal: replayed.journal.clone(),
-        committer: replayed.committer.clone(),
-        cache: replayed.cache.clone(),
-        store: host.store(),
-        clock,
-        entropy,
-        session: id,
-        others: Some(Arc::new(Peers(client.clone()))),
-        group: None,
-        runtime: Handle::current(),
-    };
-    let work = Work::start(parts, Settings::default(), replayed.recovered, replayed.store, replayed.cache_sync)?;
-    callbacks.start(&metadata, &work.vfs, Arc::new(NoKernel), Handle::current());
-    sluice_run::task::spawn(keep(metadata.clone()));
-    Ok(Arc::new(Mount { vfs: work.vfs.clone(), _work: work }))
 }
