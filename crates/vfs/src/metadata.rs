@@ -57,7 +57,7 @@ pub trait Metadata: Send + Sync {
     fn next_span(&self, ino: Ino, span: u64) -> Result<Option<u64>>;
     fn load_extents(&self, ino: Ino, extents: &mut FileExtents, range: Range<u64>) -> Result<()>;
     /// On return the change survives this process.
-    fn change_data(&self, ino: Ino, extents: &mut FileExtents, change: &DataChange<'_>) -> Result<Attr>;
+    fn change_data(&self, ino: Ino, extents: &mut FileExtents, change: &DataChange<'_>) -> Result<()>;
     /// On return every mount sees the changes of a file.
     fn publish(&self, ino: Ino) -> Result<()>;
     /// On return all changes that were made before survive a loss of power, as far as they are not in this process's own log. Fails
@@ -165,8 +165,8 @@ impl Metadata for Namespace {
     fn load_extents(&self, ino: Ino, extents: &mut FileExtents, range: Range<u64>) -> Result<()> {
         self.load_extents(ino, extents, range)
     }
-    fn change_data(&self, ino: Ino, extents: &mut FileExtents, change: &DataChange<'_>) -> Result<Attr> {
-        Ok(self.change_data(ino, extents, change)?.value)
+    fn change_data(&self, ino: Ino, extents: &mut FileExtents, change: &DataChange<'_>) -> Result<()> {
+        self.change_data(ino, extents, change).map(drop)
     }
     /// It has seen them as they were acked.
     fn publish(&self, _ino: Ino) -> Result<()> {

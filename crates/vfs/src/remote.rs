@@ -23,7 +23,7 @@ pub use session::take_up;
 
 use crate::Metadata;
 use cache::{Cache, Heard, Known};
-use pending::{Change, Pending};
+use pending::{Change, Moment, Pending};
 use sluice_base::{Clock, Ino, Timestamp};
 use sluice_meta::{
     Attr, Error, Result,
@@ -145,7 +145,15 @@ impl Remote {
         self.cache.enter(head, attr.ino, |known| known.attr = Some(attr.clone()));
     }
 
-    fn shown(&self, mut attr: Attr) -> Attr {
+    /// What the server said of an inode, asked after `asked`, as this mount's programs must see it. Every answer with attributes goes
+    /// through here.
+    fn shown(&self, attr: Attr, asked: Moment) -> Result<Attr> {
+        let ino = attr.ino;
+        let attr = self.laid_over(attr);
+        if self.pending.is_whole(ino, asked) { Ok(attr) } else { self.getattr(ino) }
+    }
+
+    fn laid_over(&self, mut attr: Attr) -> Attr {
         self.pending.attr(&mut attr);
         if let Some(atime) = self.read.lock().get(&attr.ino) {
             attr.atime = *atime;

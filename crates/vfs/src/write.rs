@@ -131,11 +131,11 @@ impl Vfs {
     pub(crate) fn commit(&self, ino: Ino, data: &mut FileData, change: &DataChange<'_>) -> Result<(), Failure> {
         let result = self.namespace().change_data(ino, &mut data.extents, change);
         match result {
-            Ok(done) => {
+            Ok(()) => {
                 let shape = data.shape.expect("loaded before a change");
                 let inline = change.body.map_or(shape.inline, |body| body.is_some());
                 let extents = shape.extents || change.extents.iter().any(|extent| extent.place.is_some());
-                data.shape = Some(Shape { size: done.size, inline, extents });
+                data.shape = Some(Shape { size: change.size.of(shape.size), inline, extents });
                 Ok(())
             }
             Err(error) => {

@@ -27,6 +27,17 @@ pub enum SizeChange {
     Exactly(u64),
 }
 
+impl SizeChange {
+    /// What becomes of a size, in bytes.
+    pub fn of(self, size: u64) -> u64 {
+        match self {
+            SizeChange::Keep => size,
+            SizeChange::AtLeast(bytes) => size.max(bytes),
+            SizeChange::Exactly(bytes) => bytes,
+        }
+    }
+}
+
 /// An opaque section of the log record: the vfs's own words about data.
 #[derive(Clone, Debug)]
 pub struct Attachment<'a> {
@@ -146,11 +157,7 @@ impl Namespace {
             if !plan.puts.is_empty() {
                 inode.set(flags::EXTENTS, true);
             }
-            inode.size = match change.size {
-                SizeChange::Keep => inode.size,
-                SizeChange::AtLeast(bytes) => inode.size.max(bytes),
-                SizeChange::Exactly(bytes) => bytes,
-            };
+            inode.size = change.size.of(inode.size);
             if inode.size > FILE_BYTES_MAX {
                 return Err(Error::FileTooLarge);
             }

@@ -28,12 +28,13 @@ const PAGE_BYTES: u32 = 64 << 10;
 
 impl Metadata for Remote {
     fn lookup(&self, dir: Ino, text: &[u8]) -> Result<Attr> {
+        let asked = self.pending.now();
         if self.is_believed() {
             match self.cache.name(dir, text) {
                 Some(None) => return Err(Error::NotFound),
                 Some(Some(ino)) => {
                     if let Some(attr) = self.cache.of(ino, |known| known.attr.clone()) {
-                        return Ok(self.shown(attr));
+                        return self.shown(attr, asked);
                     }
                 }
                 None => {}
@@ -42,7 +43,7 @@ impl Metadata for Remote {
         match self.ask_kept(&Lookup { dir, name: name(text)? }) {
             Ok((head, attr)) => {
                 self.keep_name(head, dir, text, &attr);
-                Ok(self.shown(attr))
+                self.shown(attr, asked)
             }
             Err((head, Error::NotFound)) => {
                 self.keep_entry(head, dir, text, None);
@@ -53,15 +54,16 @@ impl Metadata for Remote {
     }
 
     fn getattr(&self, ino: Ino) -> Result<Attr> {
-        self.pending.over(ino, || Ok(self.shown(self.server_attr(ino)?)))
+        self.pending.over(ino, || Ok(self.laid_over(self.server_attr(ino)?)))
     }
 
     fn open(&self, ino: Ino) -> Result<(Attr, bool)> {
+        let asked = self.pending.now();
         if self.is_held(ino)
             && self.is_believed()
             && let Some((attr, unchanged)) = self.cache.open(ino)
         {
-            return Ok((self.shown(attr), unchanged));
+            return Ok((self.shown(attr, asked)?, unchanged));
         }
         let (head, opened) = self.ask(&Open { ino })?;
         self.held.lock().insert(ino);
@@ -72,17 +74,18 @@ impl Metadata for Remote {
             known.first_span = opened.first_span;
             known.is_opened();
         });
-        Ok((self.shown(opened.attr), false))
+        Ok((self.shown(opened.attr, asked)?, false))
     }
 
     fn setattr(&self, ino: Ino, set: &SetAttributes) -> Result<Attr> {
         self.publish(ino)?;
+        let asked = self.pending.now();
         let (head, attr) = self.change(&Setattr { ino, set: *set }, &[ino])?;
         if set.atime.is_some() {
             self.read.lock().remove(&ino);
         }
         self.keep_attr(head, &attr);
-        Ok(self.shown(attr))
+        self.shown(attr, asked)
     }
 
     /// Told to the server in the background: nobody waits for an access time.
@@ -111,9 +114,10 @@ impl Metadata for Remote {
     }
 
     fn link(&self, ino: Ino, dir: Ino, text: &[u8]) -> Result<Attr> {
+        let asked = self.pending.now();
         let (head, attr) = self.change(&LinkCall { ino, dir, name: name(text)? }, &[ino, dir])?;
         self.keep_name(head, dir, text, &attr);
-        Ok(self.shown(attr))
+        self.shown(attr, asked)
     }
 
     fn unlink(&self, dir: Ino, text: &[u8]) -> Result<Unlinked> {
@@ -168,13 +172,21 @@ impl Metadata for Remote {
         let mut after = after;
         loop {
             let call = ReadDir { dir, after, until, with_attributes, bytes_max: PAGE_BYTES };
+            let asked = self.pending.now();
             let (head, page) = self.ask(&call)?;
             for entry in page.entries {
                 after = entry.cookie;
-                let attr = entry.attr.map(|attr| {
-                    self.keep_name(head, dir, &entry.name, &attr);
-                    self.shown(attr)
-                });
+                let attr = match entry.attr {
+                    Some(attr) => {
+                        self.keep_name(head, dir, &entry.name, &attr);
+                        match self.shown(attr, asked) {
+                            // It vanished meanwhile.
+                            Err(Error::NotFound | Error::Stale) => None,
+                            shown => Some(shown?),
+                        }
+                    }
+                    None => None,
+                };
                 let (ino, kind, cookie, name) = (entry.ino, entry.kind, entry.cookie, entry.name);
                 if visit(DirEntry { entry: Dirent { ino, kind, cookie, name }, attr }).is_break() {
                     return Ok(());
@@ -266,7 +278,7 @@ impl Metadata for Remote {
         })
     }
 
-    fn change_data(&self, ino: Ino, extents: &mut FileExtents, change: &DataChange<'_>) -> Result<Attr> {
+    fn change_data(&self, ino: Ino, extents: &mut FileExtents, change: &DataChange<'_>) -> Result<()> {
         if self.session.over.load(SeqCst) {
             return Err(Error::Fenced);
         }
@@ -287,7 +299,7 @@ impl Metadata for Remote {
         let body_after = change.body.flatten().map_or(0, <[u8]>::len);
         pending.held_bytes = plan.held_bytes + body_after as i64 - body_before as i64;
         self.pending.add(ino, pending);
-        Ok(self.shown(attr))
+        Ok(())
     }
 
     fn publish(&self, ino: Ino) -> Result<()> {

@@ -156,35 +156,52 @@ struct File {
     sum: Sum,
 }
 
-/// Counters of publishes, each for many inodes.
-const ROUNDS: usize = 256;
+/// Files are told apart by so many marks of the last publish.
+const MARKS: usize = 256;
+
+/// A moment in the order of this mount's publishes.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment(u64);
 
 /// The changes of all files.
 pub struct Pending {
     files: Mutex<HashMap<Ino, File>>,
-    /// How often changes of such an inode were published.
-    rounds: [AtomicU64; ROUNDS],
+    /// Counts publishes.
+    count: AtomicU64,
+    /// The last publish of such an inode.
+    marks: [AtomicU64; MARKS],
 }
 
 impl Default for Pending {
     fn default() -> Self {
-        Self { files: Mutex::default(), rounds: std::array::from_fn(|_| AtomicU64::new(0)) }
+        Self { files: Mutex::default(), count: AtomicU64::new(0), marks: std::array::from_fn(|_| AtomicU64::new(0)) }
     }
 }
 
 impl Pending {
-    fn round(&self, ino: Ino) -> &AtomicU64 {
-        &self.rounds[ino.0 as usize % ROUNDS]
+    fn mark(&self, ino: Ino) -> &AtomicU64 {
+        &self.marks[ino.0 as usize % MARKS]
     }
 
-    /// What the server says of a file with this mount's changes over it, by `look`, which asks the one and then lays on the other. A
-    /// publish that comes to its end between the two would leave the changes out: the server's answer is from before it, and here
-    /// they wait no more. Then `look` is called again.
+    /// Before the server is asked: see [`Pending::is_whole`].
+    pub fn now(&self) -> Moment {
+        Moment(self.count.load(SeqCst))
+    }
+
+    /// Whether what the server said of a file, asked after `asked`, has all of this mount's changes now that those that wait were laid
+    /// over it. A publish that came to its end between the two leaves its changes out: the server's answer is from before it, and here
+    /// they wait no more.
+    pub fn is_whole(&self, ino: Ino, asked: Moment) -> bool {
+        self.mark(ino).load(SeqCst) <= asked.0
+    }
+
+    /// What the server says of a file with this mount's changes over it, by `look`, which asks the one and then lays on the other:
+    /// once more where that is not whole.
     pub fn over<T, E>(&self, ino: Ino, mut look: impl FnMut() -> Result<T, E>) -> Result<T, E> {
         loop {
-            let before = self.round(ino).load(SeqCst);
+            let asked = self.now();
             let seen = look()?;
-            if self.round(ino).load(SeqCst) == before {
+            if self.is_whole(ino, asked) {
                 return Ok(seen);
             }
         }
@@ -246,7 +263,7 @@ impl Pending {
         let mut files = self.files.lock();
         let Some(file) = files.get_mut(&ino) else { return };
         // Under the lock: who finds them gone finds this too.
-        self.round(ino).fetch_add(1, SeqCst);
+        self.mark(ino).store(self.count.fetch_add(1, SeqCst) + 1, SeqCst);
         file.changes.retain(keep);
         file.sum = Sum::default();
         file.changes.iter().for_each(|change| file.sum.add(change));
@@ -279,7 +296,7 @@ impl Pending {
     pub fn attr(&self, attr: &mut Attr) {
         let files = self.files.lock();
         let Some(File { sum, .. }) = files.get(&attr.ino) else { return };
-        attr.size = sized(attr.size, sum.size);
+        attr.size = sum.size.map_or(attr.size, |change| change.of(attr.size));
         attr.change += sum.count;
         attr.held_bytes = attr.held_bytes.saturating_add_signed(sum.held_bytes);
         if let Some(mtime) = sum.mtime {
@@ -291,7 +308,7 @@ impl Pending {
     pub fn inode(&self, ino: Ino, inode: &mut Inode) {
         let files = self.files.lock();
         let Some(File { sum, .. }) = files.get(&ino) else { return };
-        inode.size = sized(inode.size, sum.size);
+        inode.size = sum.size.map_or(inode.size, |change| change.of(inode.size));
         if let Some(body) = &sum.body {
             inode.set(flags::INLINE, body.is_some());
         }
@@ -345,14 +362,6 @@ fn then(first: SizeChange, next: SizeChange) -> SizeChange {
         (SizeChange::Exactly(before), SizeChange::AtLeast(bytes)) => SizeChange::Exactly(before.max(bytes)),
         (SizeChange::AtLeast(before), SizeChange::AtLeast(bytes)) => SizeChange::AtLeast(before.max(bytes)),
         (SizeChange::Keep, size) => size,
-    }
-}
-
-fn sized(size: u64, change: Option<SizeChange>) -> u64 {
-    match change {
-        None | Some(SizeChange::Keep) => size,
-        Some(SizeChange::AtLeast(bytes)) => size.max(bytes),
-        Some(SizeChange::Exactly(bytes)) => bytes,
     }
 }
 

@@ -4,9 +4,9 @@ mod rig;
 
 use rig::Rig;
 use sluice_base::Ino;
-use sluice_meta::{Error, RenameMode, SetAttributes, store::Log};
+use sluice_meta::{Attr, Error, RenameMode, SetAttributes, store::Log};
 use sluice_vfs::{Metadata, remote::Remote, waiting};
-use std::time::Duration;
+use std::{ops::ControlFlow, time::Duration};
 
 const ROOT: Ino = Ino::ROOT;
 
@@ -292,18 +292,43 @@ fn a_publish_while_the_server_is_asked_takes_nothing_of_what_is_seen() {
     let (a, b) = (rig.mount("a"), rig.mount("b"));
     let file = a.create(ROOT, "file");
     a.write(file, b"old");
-    let looks: [fn(&Remote, Ino) -> u64; 2] =
-        [|a, file| a.inode(file).unwrap().size, |a, file| a.getattr(file).unwrap().size];
-    for (round, look) in looks.into_iter().enumerate() {
-        let bytes = vec![b'x'; 10 + round];
-        a.write_only(file, &bytes);
+    type Look = fn(&Remote, Ino) -> u64;
+    let looks: [(&str, Look); 7] = [
+        ("inode", |a, file| a.inode(file).unwrap().size),
+        ("getattr", |a, file| a.getattr(file).unwrap().size),
+        ("lookup", |a, _| a.lookup(ROOT, b"file").unwrap().size),
+        ("open", |a, file| a.open(file).unwrap().0.size),
+        ("read_dir", |a, _| listed(a, "file").size),
+        ("setattr", |a, file| a.setattr(file, &chmod(0o600)).unwrap().size),
+        ("link", |a, file| a.link(file, ROOT, b"link").unwrap().size),
+    ];
+    for (round, (name, look)) in looks.into_iter().enumerate() {
+        let before = vec![b'x'; 10 + round];
+        a.write(file, &before);
         // What `a` knew of the server's side is no longer so; it asks.
         b.run(|b| b.setattr(file, &chmod(0o600 + round as u32))).unwrap();
-        let remote = a.remote.clone();
-        a.link.before_the_answer(move || waiting(|| remote.publish(file)).unwrap());
-        assert_eq!(a.run(|a| look(a, file)), bytes.len() as u64, "round {round}");
+        let (remote, bytes) = (a.remote.clone(), vec![b'x'; 20 + round]);
+        a.link.before_the_answer(move || {
+            rig::write_only(&remote, file, &bytes);
+            waiting(|| remote.publish(file)).unwrap();
+        });
+        assert_eq!(a.run(|a| look(a, file)), 20 + round as u64, "{name}");
     }
     rig.check();
+}
+
+/// What a listing of the root says of a name.
+fn listed(remote: &Remote, name: &str) -> Attr {
+    let mut found = None;
+    remote
+        .read_dir(ROOT, 0, u64::MAX, true, &mut |entry| {
+            if entry.entry.name == name.as_bytes() {
+                found = entry.attr;
+            }
+            ControlFlow::Continue(())
+        })
+        .unwrap();
+    found.expect("it is there")
 }
 
 #[test]

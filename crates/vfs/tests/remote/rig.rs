@@ -231,6 +231,13 @@ impl Link for Loopback {
     }
 }
 
+/// Writes a small file as a whole, which stays open.
+pub fn write_only(remote: &Remote, ino: Ino, bytes: &[u8]) {
+    let size = SizeChange::Exactly(bytes.len() as u64);
+    let change = DataChange { body: Some(Some(bytes)), size, ..DataChange::default() };
+    waiting(|| remote.change_data(ino, &mut FileExtents::default(), &change)).unwrap();
+}
+
 /// A mount's metadata.
 pub struct Mount {
     pub remote: Arc<Remote>,
@@ -288,9 +295,7 @@ impl Mount {
 
     /// As [`Mount::write`], and it stays open.
     pub fn write_only(&self, ino: Ino, bytes: &[u8]) {
-        let size = SizeChange::Exactly(bytes.len() as u64);
-        let change = DataChange { body: Some(Some(bytes)), size, ..DataChange::default() };
-        self.run(|remote| remote.change_data(ino, &mut FileExtents::default(), &change)).unwrap();
+        write_only(&self.remote, ino, bytes);
     }
 
     pub fn bytes(&self, ino: Ino) -> Vec<u8> {
