@@ -10,7 +10,8 @@ use sluice_vfs::{Group, Piece};
 use sluice_wire::Hello;
 use std::{ops::Range, sync::Arc};
 
-struct Nodes(Arc<sluice_node::Group>);
+/// The nodes, as a mount asks them.
+pub struct Nodes(pub Arc<sluice_node::Group>);
 
 impl Group for Nodes {
     fn segments(&self, object: StoredObject, range: Range<u32>) -> BoxFuture<'_, Option<Vec<Piece>>> {
@@ -26,7 +27,7 @@ pub fn follow(
     clock: &Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     runtime: &Handle,
-) -> Arc<dyn Group> {
+) -> Arc<Nodes> {
     let group = sluice_node::Group::new(GroupOptions::new(hello), clock.clone(), entropy);
     let (group, client) = (Arc::new(group), client.clone());
     // The first reads are to find it.

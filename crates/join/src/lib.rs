@@ -1,7 +1,7 @@
-//! What joins the crates into a server and into a mount: the parts between the command line and the volume's own code. The binary
+//! What joins the crates into a server, a mount and a node: the parts between the command line and the volume's own code. The binary
 //! and the simulation run the same.
 //!
-//! Here: replaying what a writer keeps, the work on it, the server's dispatcher, the mount's link, and the methods between them that
+//! Here: replaying what a writer keeps, the work on it, the server's dispatcher, the mount's link, a node's work, and the methods between them that
 //! are not the metadata's. Not here: settings, directories, locks of directories, sockets for people, output.
 
 #![forbid(unsafe_code)]
@@ -9,6 +9,7 @@
 pub mod group;
 mod link;
 pub mod methods;
+pub mod node;
 mod nodes;
 mod overview;
 mod replayed;
