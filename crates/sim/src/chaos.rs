@@ -1,10 +1,15 @@
 //! What goes wrong, and when.
 
+mod nodes;
+
 use crate::{hosts::SERVER, seed::World};
 use rand::{Rng, rngs::SmallRng};
 use sluice_object::backend::Faults;
 use sluice_run::simulation;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 /// How long a trouble lasts.
 fn while_it_lasts(rng: &mut SmallRng) -> Duration {
@@ -15,6 +20,7 @@ fn while_it_lasts(rng: &mut SmallRng) -> Duration {
 
 /// Makes trouble while programs work.
 pub fn run(world: &Arc<World>, rng: &mut SmallRng) {
+    let nodes = nodes::start(world, rng.random());
     while world.has_work() {
         simulation::sleep(Duration::from_millis(rng.random_range(50..2500)));
         let mount = rng.random_range(0..world.mounts());
@@ -42,7 +48,10 @@ pub fn run(world: &Arc<World>, rng: &mut SmallRng) {
             10 => store_away(world, rng),
             _ => disk_full(world, mount + 1, rng),
         }
-        world.restart_failed();
+        world.restart_failed(0..=world.mounts());
+    }
+    while !nodes.load(Ordering::SeqCst) {
+        simulation::sleep(Duration::from_millis(100));
     }
     simulation::set_latency(Duration::from_millis(2));
     world.backend.set_down(false);

@@ -1,14 +1,19 @@
 //! Hosts: what outlives their processes, and how the processes on them are started.
 
 mod mount;
+mod node;
 mod server;
 
 pub use mount::{Mount, mount};
+pub use node::{Node, lend, name};
 pub use server::{Server, serve};
 
 use crate::disk::SlowDisk;
+use rand::{Rng, SeedableRng, rngs::SmallRng};
 use sluice_base::{
-    Clock, Disk, Entropy, SeededEntropy, Timestamp, VolumeId, disk::FaultPlan, disk::FaultyDisk, disk::MemoryDisk,
+    Clock, Disk, Entropy, Errno, SeededEntropy, Timestamp, VolumeId,
+    disk::{FaultPlan, FaultyDisk, MemoryDisk, Operation},
+    limits::{SEGMENT_BYTES, SEGMENTS_PER_OBJECT},
 };
 use sluice_join::Kept;
 use sluice_journal::{Journal, JournalOptions};
@@ -16,11 +21,14 @@ use sluice_meta::{
     Caller,
     store::{MemoryTables, Tables},
 };
+use sluice_net::{Callbacks, Client, ClientOptions};
 use sluice_object::{FaultyBackend, MemoryBackend, Store, StoreOptions};
 use sluice_run::{net::address_of, simulation};
-use sluice_store::{Cache, CacheOptions};
+use sluice_store::{Cache, CacheError, CacheOptions, SLOT_BYTES};
+use sluice_wire::Hello;
 use std::{
     net::SocketAddr,
+    path::Path,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -29,14 +37,13 @@ use std::{
 };
 
 pub const VOLUME: VolumeId = VolumeId([9; 16]);
-/// The process of the server; mounts follow.
+/// The process of the server; mounts and nodes follow.
 pub const SERVER: u32 = 1;
 const JOURNAL: &str = "/host/journal";
 const CACHE: &str = "/host/cache";
-/// So small that segments are crossed and freed, and that slots are used again.
-const SEGMENT_BYTES: u64 = 2 << 20;
+/// So small that segments are crossed and freed.
+const LOG_SEGMENT_BYTES: u64 = 2 << 20;
 const JOURNAL_BYTES: u64 = 16 << 20;
-const SLOTS: u64 = 12;
 const ROOT: Caller = Caller { uid: 0, gid: 0 };
 
 /// Virtual time, and a wall clock that is wrong.
@@ -60,6 +67,8 @@ pub struct Host {
     /// The process that runs on it, and its place in the network.
     pub process: u32,
     disk: Mutex<MemoryDisk>,
+    /// Room of its cache; without any there is none.
+    slots: u64,
     /// What its disk refuses.
     pub plan: Arc<FaultPlan>,
     tables: Mutex<Arc<MemoryTables>>,
@@ -71,10 +80,12 @@ pub struct Host {
 }
 
 impl Host {
-    pub fn new(process: u32, seed: u64, wall_ahead: i64, backend: Arc<FaultyBackend<MemoryBackend>>) -> Self {
+    pub fn new(process: u32, seed: u64, slots: u64, backend: Arc<FaultyBackend<MemoryBackend>>) -> Self {
+        let wall_ahead = SmallRng::seed_from_u64(seed ^ u64::from(process) << 32).random_range(-3600..=3600);
         let started = Duration::from_secs(1000 * u64::from(process));
         Self {
             process,
+            slots,
             disk: Mutex::default(),
             plan: Arc::default(),
             tables: Mutex::default(),
@@ -107,6 +118,24 @@ impl Host {
         self.disk.lock().expect("nobody panics with it").used_bytes()
     }
 
+    /// One bit flips in some of the segments that its cache disk holds; returns in how many.
+    pub fn rot(&self, rng: &mut SmallRng) -> usize {
+        let disk = self.disk.lock().expect("nobody panics with it").clone();
+        let slab = Path::new(CACHE).join("slab-00000");
+        let segments = self.slots * SEGMENTS_PER_OBJECT as u64;
+        let some: Vec<_> = (0..segments).filter(|_| rng.random_ratio(3, 4)).collect();
+        let offsets = some.into_iter().map(|at| at * SEGMENT_BYTES as u64 + rng.random_range(0..SEGMENT_BYTES as u64));
+        offsets.filter(|offset| disk.flip_bit(&slab, *offset)).count()
+    }
+
+    /// From now on its cache disk gives nothing back, or does again.
+    pub fn break_cache(&self, broken: bool) {
+        match broken {
+            true => self.plan.fail_under(Operation::Read, Path::new(CACHE), Errno::EIO),
+            false => self.plan.heal(),
+        }
+    }
+
     fn tables(&self) -> Arc<MemoryTables> {
         self.tables.lock().expect("nobody panics with it").clone()
     }
@@ -119,7 +148,7 @@ impl Host {
     fn journal_options(&self) -> JournalOptions {
         let mut boot_id = [7; 16];
         boot_id[0] = self.boots.load(Ordering::SeqCst) as u8;
-        let (segment_bytes, capacity_bytes) = (SEGMENT_BYTES, JOURNAL_BYTES);
+        let (segment_bytes, capacity_bytes) = (LOG_SEGMENT_BYTES, JOURNAL_BYTES);
         JournalOptions { segment_bytes, capacity_bytes, boot_id, ..JournalOptions::new(JOURNAL, VOLUME) }
     }
 
@@ -131,22 +160,41 @@ impl Host {
 
     fn kept(&self) -> anyhow::Result<Kept> {
         let disk = self.opened_disk();
-        let options =
-            CacheOptions { dir: CACHE.into(), capacity_bytes: SLOTS * sluice_store::SLOT_BYTES, volume: VOLUME };
-        let cache = Arc::new(Cache::open(disk.clone(), options, self.clock.clone())?);
+        let cache = if self.slots > 0 { Some(Arc::new(self.cache(disk.clone())?)) } else { None };
         let tables: Arc<dyn Tables> = self.tables();
-        Ok(Kept { disk, tables, cache: Some(cache), journal: self.journal_options(), metadata_only: false })
+        Ok(Kept { disk, tables, cache, journal: self.journal_options(), metadata_only: false })
     }
 
-    fn store(&self) -> Arc<Store> {
+    fn cache(&self, disk: Arc<dyn Disk>) -> Result<Cache, CacheError> {
+        let options = CacheOptions { dir: CACHE.into(), capacity_bytes: self.slots * SLOT_BYTES, volume: VOLUME };
+        Cache::open(disk, options, self.clock.clone())
+    }
+
+    /// `attempts_max` requests in vain, or `deadline`, are the end of a call.
+    fn store(&self, attempts_max: u32, deadline: Duration) -> Store {
         let options = StoreOptions {
-            attempts_max: u32::MAX,
-            deadline: Duration::from_secs(20),
+            attempts_max,
+            deadline,
             attempt_timeout: Duration::from_secs(5),
             backoff_max: Duration::from_secs(2),
             ..StoreOptions::default()
         };
-        Arc::new(Store::with_backend(self.backend.clone(), "the store", options, self.entropy.clone()))
+        Store::with_backend(self.backend.clone(), "the store", options, self.entropy.clone())
+    }
+
+    /// The store as a mount and the server mean it: they outlive its restarts.
+    fn patient_store(&self) -> Arc<Store> {
+        Arc::new(self.store(u32::MAX, Duration::from_secs(20)))
+    }
+
+    /// The way to the server, once there is one.
+    fn connect<C: Callbacks>(&self, hello: Hello, callbacks: Arc<C>) -> Arc<Client> {
+        let (options, clock, entropy) = (ClientOptions::default(), self.clock.clone(), self.entropy.clone());
+        let client = Arc::new(Client::new(vec![server_address()], hello, callbacks, options, clock, entropy));
+        while simulation::block_on(client.connected(Duration::from_secs(10))).is_err() {
+            simulation::sleep(Duration::from_millis(100));
+        }
+        client
     }
 }
 

@@ -1,8 +1,10 @@
 //! One seed: the world that it makes, from its beginning to the last look.
 
+mod group;
+
 use crate::{
     chaos,
-    hosts::{self, Host, Mount, SERVER, Server},
+    hosts::{self, Host, Mount, Node, SERVER, Server},
     oracle::{Oracle, Tick},
     program::Program,
 };
@@ -12,6 +14,7 @@ use sluice_meta::fsck::Problem;
 use sluice_object::{FaultyBackend, MemoryBackend};
 use sluice_run::simulation::{self, Outcome};
 use std::{
+    ops::Range,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
@@ -38,14 +41,24 @@ pub struct Told {
     pub time: Duration,
 }
 
+/// What the process of a host is, with its number among those.
+enum Role {
+    Server,
+    Mount(usize),
+    Node(usize),
+}
+
 /// What the threads of a simulation share. Its locks are never held while another thread runs.
 pub struct World {
-    /// The server's host, then the mounts'.
+    /// The server's host, then the mounts', with one more for the end, then the nodes'.
     pub hosts: Vec<Arc<Host>>,
     pub backend: Arc<FaultyBackend<MemoryBackend>>,
     oracle: Mutex<Oracle>,
     mounted: Vec<Mutex<Option<Arc<Mount>>>>,
     serving: Mutex<Option<Arc<Server>>>,
+    lent: Vec<Mutex<Option<Arc<Node>>>>,
+    /// Whether nothing is placed with a node, if that is certain.
+    drained: Mutex<Vec<Option<bool>>>,
     work: Vec<AtomicUsize>,
     busy: Vec<AtomicUsize>,
     starts: AtomicUsize,
@@ -62,19 +75,21 @@ pub fn run(seed: u64, traced: bool) -> Told {
 
 fn whole(seed: u64, traced: bool) {
     let mut rng = SmallRng::seed_from_u64(seed);
-    let mounts = rng.random_range(2..=3);
+    let (mounts, nodes) = (rng.random_range(2..=3), [0, 1, 1, 2, 2, 3][rng.random_range(0..6)]);
     let backend = Arc::new(FaultyBackend::new(MemoryBackend::default(), seed));
-    let host = |number: u32| {
-        let wall_ahead = SmallRng::seed_from_u64(seed ^ u64::from(number) << 32).random_range(-3600..=3600);
-        Arc::new(Host::new(SERVER + number, seed, wall_ahead, backend.clone()))
-    };
-    // The last one is for the end.
-    let hosts: Vec<_> = (0..mounts as u32 + 2).map(host).collect();
+    // So few slots that they are used again; some mounts have no cache.
+    let mut slots = vec![12];
+    slots.extend((0..mounts + 1).map(|_| if rng.random_ratio(1, 3) { 0 } else { 12 }));
+    slots.extend((0..nodes).map(|_| 3));
+    let host = |(process, slots)| Arc::new(Host::new(process, seed, slots, backend.clone()));
+    let hosts: Vec<_> = (SERVER..).zip(slots).map(host).collect();
     let world = Arc::new(World {
         backend: backend.clone(),
         oracle: Mutex::default(),
         mounted: (0..mounts + 1).map(|_| Mutex::default()).collect(),
         serving: Mutex::default(),
+        drained: Mutex::new(vec![Some(false); nodes]),
+        lent: (0..nodes).map(|_| Mutex::default()).collect(),
         work: (0..mounts).map(|_| AtomicUsize::new(WORK)).chain([AtomicUsize::new(0)]).collect(),
         busy: (0..mounts + 1).map(|_| AtomicUsize::new(0)).collect(),
         starts: AtomicUsize::new(0),
@@ -83,10 +98,10 @@ fn whole(seed: u64, traced: bool) {
         traced,
         seed,
     });
-    for host in &world.hosts {
+    for host in &world.hosts[..mounts + 2] {
         host.begin().unwrap_or_else(|error| simulation::fail(format!("a new journal: {error:#}")));
     }
-    (0..=mounts).for_each(|host| world.start(host));
+    (0..=mounts).chain(world.node_hosts()).for_each(|host| world.start(host));
     chaos::run(&world, &mut rng);
     world.settle();
     world.look();
@@ -99,7 +114,20 @@ fn held<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl World {
     /// Mounts that programs work on.
     pub fn mounts(&self) -> usize {
-        self.hosts.len() - 2
+        self.mounted.len() - 1
+    }
+
+    /// The hosts of nodes.
+    pub fn node_hosts(&self) -> Range<usize> {
+        self.mounted.len() + 1..self.hosts.len()
+    }
+
+    fn role(&self, host: usize) -> Role {
+        match host.checked_sub(1) {
+            None => Role::Server,
+            Some(at) if at < self.mounted.len() => Role::Mount(at),
+            Some(at) => Role::Node(at - self.mounted.len()),
+        }
     }
 
     pub fn oracle<R>(&self, work: impl FnOnce(&mut Oracle) -> R) -> R {
@@ -167,15 +195,17 @@ impl World {
 
     pub fn kill(&self, host: usize, power: Option<u64>) {
         self.hosts[host].kill(power);
-        if let Some(mount) = host.checked_sub(1) {
-            // Never dropped: nothing of a killed process runs, no destructor either.
-            std::mem::forget(held(&self.mounted[mount]).take());
-            self.busy[mount].store(0, SeqCst);
-            if power.is_some() {
-                self.oracle(|oracle| oracle.power_lost(mount));
+        // Never dropped: nothing of a killed process runs, no destructor either.
+        match self.role(host) {
+            Role::Server => std::mem::forget(held(&self.serving).take()),
+            Role::Mount(mount) => {
+                std::mem::forget(held(&self.mounted[mount]).take());
+                self.busy[mount].store(0, SeqCst);
+                if power.is_some() {
+                    self.oracle(|oracle| oracle.power_lost(mount));
+                }
             }
-        } else {
-            std::mem::forget(held(&self.serving).take());
+            Role::Node(node) => std::mem::forget(held(&self.lent[node]).take()),
         }
     }
 
@@ -190,8 +220,8 @@ impl World {
     }
 
     /// Processes that ended because something was wrong are started again.
-    pub fn restart_failed(self: &Arc<Self>) {
-        for host in 0..=self.mounts() {
+    pub fn restart_failed(self: &Arc<Self>, hosts: impl IntoIterator<Item = usize>) {
+        for host in hosts {
             if !self.hosts[host].alive.load(SeqCst) {
                 self.kill(host, None);
                 self.start(host);
@@ -200,9 +230,11 @@ impl World {
     }
 
     fn process(self: Arc<Self>, host: usize, nth: usize) {
-        let started = match host.checked_sub(1) {
-            None => hosts::serve(&self.hosts[0]).map(|server| *held(&self.serving) = Some(server)),
-            Some(at) => hosts::mount(&self.hosts[host]).map(|mount| self.mounted(at, nth, mount)),
+        let of = &self.hosts[host];
+        let started = match self.role(host) {
+            Role::Server => hosts::serve(of).map(|server| *held(&self.serving) = Some(server)),
+            Role::Mount(at) => hosts::mount(of).map(|mount| self.mounted(at, nth, mount)),
+            Role::Node(at) => hosts::lend(of).map(|node| *held(&self.lent[at]) = Some(node)),
         };
         if let Err(error) = started {
             self.trace(|| format!("host {host} does not start: {error:#}"));
@@ -251,7 +283,7 @@ impl World {
         self.trace(|| "# from here on nothing is wrong".into());
         let until = simulation::now() + SETTLED;
         loop {
-            self.restart_failed();
+            self.restart_failed((0..=self.mounts()).chain(self.node_hosts()));
             let waits = self.unsettled();
             if waits.is_none() && self.calm.load(SeqCst) {
                 return;
@@ -282,7 +314,7 @@ impl World {
                 return Some(format!("mount {at} has bytes that are not stored"));
             }
         }
-        None
+        self.unsettled_group()
     }
 
     fn publish_rest(self: &Arc<Self>) {
@@ -295,19 +327,24 @@ impl World {
     /// Runs `work` in the process of a mount, and waits for it.
     fn as_process(self: &Arc<Self>, at: usize, work: impl FnOnce(&Program) + Send + 'static) {
         let Some(program) = self.on(at) else { return };
+        if !self.within(at + 1, SETTLED, move || work(&program)) {
+            simulation::fail(format!("mount {at} does not answer, though nothing is wrong"));
+        }
+    }
+
+    /// Runs `work` in the process of a host; whether it ended in `time`.
+    fn within(&self, host: usize, time: Duration, work: impl FnOnce() + Send + 'static) -> bool {
         let done = Arc::new(AtomicBool::new(false));
         let tell = done.clone();
-        simulation::start(self.hosts[at + 1].process, "end", move || {
-            work(&program);
+        simulation::start(self.hosts[host].process, "end", move || {
+            work();
             tell.store(true, SeqCst);
         });
-        let until = simulation::now() + SETTLED;
-        while !done.load(SeqCst) {
+        let until = simulation::now() + time;
+        while !done.load(SeqCst) && simulation::now() <= until {
             simulation::sleep(Duration::from_millis(10));
-            if simulation::now() > until {
-                simulation::fail(format!("mount {at} does not answer, though nothing is wrong"));
-            }
         }
+        done.load(SeqCst)
     }
 
     /// The last look: every mount sees the same, the metadata is sound, and a new mount reads all from the store.
@@ -330,6 +367,7 @@ impl World {
         }
         let new = self.mounts();
         (1..=new).for_each(|host| self.kill(host, None));
+        let rotten = self.rotten();
         self.start(new + 1);
         let until = simulation::now() + SETTLED;
         while held(&self.mounted[new]).is_none() {
@@ -339,6 +377,7 @@ impl World {
             }
         }
         let last = self.tree(new);
+        self.judge_nodes(new, rotten);
         for (at, tree) in seen.iter().enumerate() {
             for (one, other) in tree.iter().zip(&last) {
                 if one != other {

@@ -65,7 +65,7 @@ impl MemoryDisk {
     }
 
     /// Flips one bit of the byte at `offset` of the file `path`, on the platter and in the page cache; which bit follows from
-    /// the offset. False when there is no such file or byte.
+    /// the offset. False when there is no such file or byte: a hole has none.
     pub fn flip_bit(&self, path: &Path, offset: u64) -> bool {
         let Some(file) = self.names.lock().live.get(path).cloned() else { return false };
         let mut state = file.state.lock();
@@ -74,9 +74,13 @@ impl MemoryDisk {
             return false;
         }
         byte[0] ^= 1 << (offset % 8);
-        state.live.apply(&Change::Write { offset, bytes: byte.to_vec() });
-        if offset < state.durable.size() {
-            state.durable.apply(&Change::Write { offset, bytes: byte.to_vec() });
+        let flipped = Change::Write { offset, bytes: byte.to_vec() };
+        if state.live.missing_pages(&flipped) > 0 {
+            return false;
+        }
+        state.live.apply(&flipped);
+        if offset < state.durable.size() && state.durable.missing_pages(&flipped) == 0 {
+            state.durable.apply(&flipped);
         }
         true
     }

@@ -31,7 +31,7 @@ pub fn serve(host: &Host) -> anyhow::Result<Arc<Server>> {
         journal: replayed.journal.clone(),
         committer: committer.clone(),
         cache: replayed.cache.clone(),
-        store: host.store(),
+        store: host.patient_store(),
         clock: clock.clone(),
         entropy: host.entropy.clone(),
         session,
