@@ -14,6 +14,7 @@ use bytes::Bytes;
 use fills::Fills;
 use sluice_base::{Clock, ObjectId, Pages, limits::SEGMENT_BYTES};
 use sluice_object::{Store, StoreStats};
+use sluice_run::Bug;
 use sluice_store::{Cache, Pin, ReadError};
 use std::{
     ops::Range,
@@ -127,7 +128,7 @@ impl Node {
         let mut segments = loop {
             let mut segments = self.cached(object, ask.range.clone()).await;
             let missing = set_of(&ask.range) & !known(&segments) & !self.fills.holes(object);
-            if missing == 0 {
+            if missing == 0 || Bug::MissIsAbsent.is_planted() {
                 self.counters.hits.fetch_add(1, Relaxed);
                 break segments;
             }

@@ -12,6 +12,7 @@ use crate::{
     message::{self, Heartbeat, Join, MemberStatus, Numbers},
 };
 use saved::Saved;
+use sluice_run::Bug;
 use std::{
     collections::{BTreeMap, BTreeSet},
     net::{IpAddr, SocketAddr},
@@ -176,7 +177,11 @@ impl Registry {
         if known.is_none() && self.nodes.len() >= MEMBERS_MAX {
             return Err(RegistryError::Crowded);
         }
-        let state = if self.drained.contains(&name) { State::Draining } else { State::Active };
+        let state = if self.drained.contains(&name) && !Bug::DrainForgotten.is_planted() {
+            State::Draining
+        } else {
+            State::Active
+        };
         let member = Member { name: name.clone(), address, weight, capacity_bytes, state };
         if known.is_none_or(|known| known.member != member) {
             tracing::info!(%name, %address, weight, "a node joins the group");

@@ -25,11 +25,21 @@ pub enum Bug {
     PushNotSent,
     /// A mount does not see what it has written and not published.
     OwnWritesUnseen,
+    /// What nodes send is not checked.
+    SegmentsUnchecked,
+    /// A node says of what it does not have that there is nothing.
+    MissIsAbsent,
+    /// A node that the server has forgotten does not join again.
+    NodeDoesNotJoinAgain,
+    /// Mounts and nodes go on with the first list of members.
+    MembersNotFollowed,
+    /// A drained node that joins is no longer drained.
+    DrainForgotten,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 15] = [
         Self::PushIgnored,
         Self::FsyncDoesNotSync,
         Self::ChangeDoneAgain,
@@ -40,6 +50,11 @@ impl Bug {
         Self::NumbersStartAgain,
         Self::PushNotSent,
         Self::OwnWritesUnseen,
+        Self::SegmentsUnchecked,
+        Self::MissIsAbsent,
+        Self::NodeDoesNotJoinAgain,
+        Self::MembersNotFollowed,
+        Self::DrainForgotten,
     ];
 
     /// Whether this process has it.

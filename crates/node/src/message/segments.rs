@@ -7,6 +7,7 @@ use sluice_base::{
     limits::{SEGMENT_BYTES, SEGMENTS_PER_OBJECT},
 };
 use sluice_object::StoredObject;
+use sluice_run::Bug;
 use sluice_wire::{Body, Payload};
 use std::{fmt, ops::Range};
 
@@ -194,7 +195,7 @@ pub(super) fn open(
             return Err(BadAnswer::Malformed);
         }
         let segment = Segment { index, bytes: bytes.split_to(len), crc: sum };
-        if !segment.is_sound(object) {
+        if !segment.is_sound(object) && !Bug::SegmentsUnchecked.is_planted() {
             corrupt |= 1 << index;
         }
         crc = followed_by(crc, object, &segment);
