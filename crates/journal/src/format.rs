@@ -14,7 +14,7 @@ pub const RECORD_BYTES_MAX: usize = 2 << 20;
 pub(crate) const ALIGN: usize = 8;
 
 const SEGMENT_MAGIC: [u8; 8] = *b"SLUICEJL";
-const RECORD_MAGIC: [u8; 4] = *b"JREC";
+pub(crate) const RECORD_MAGIC: [u8; 4] = *b"JREC";
 const MARK_MAGIC: [u8; 4] = *b"JSYN";
 
 mod segment {

@@ -8,6 +8,7 @@ pub mod task;
 pub mod thread;
 pub mod time;
 pub mod watch;
+mod worker;
 
 use scheduler::current;
 

@@ -165,7 +165,7 @@ impl Program {
 
     fn write(&self, ino: Ino, handle: HandleId, first: u64, end: u64) {
         let number = self.oracle(|oracle| oracle.write(self.at, ino, first, end, false));
-        let bytes: Vec<u8> = (first..end).flat_map(|unit| unit_of(number, unit)).collect();
+        let bytes = (first..end).map(|unit| unit_of(number, unit)).collect::<Vec<_>>().concat();
         let written = self.mount.write(handle, first * UNIT_BYTES as u64, &bytes);
         self.world.trace(|| format!("{} write {number} of {ino} {first}..{end}: {written:?}", self.tag));
         match written {

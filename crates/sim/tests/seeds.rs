@@ -16,7 +16,7 @@ const AT_ONCE: u64 = 10;
 /// Processes at once.
 const WORKERS: usize = 2;
 /// Seeds of the continuous integration: a minute of a debug build. `SLUICE_SIM_SEEDS` says another number.
-const SEEDS: u64 = 80;
+const SEEDS: u64 = 300;
 /// Seeds of which several runs are compared. Seed 93 once had two outcomes.
 const COMPARED_FIRST: u64 = 86;
 const COMPARED: u64 = 10;

@@ -1,6 +1,8 @@
 //! What lies behind the last record of the last segment: nothing, an unsynced tail of which the disk kept some, or damage.
 
-use crate::format::{ALIGN, ParseError, Place, RECORD_HEADER_BYTES, claimed_bytes, claimed_seq, parse_record};
+use crate::format::{
+    ALIGN, ParseError, Place, RECORD_HEADER_BYTES, RECORD_MAGIC, claimed_bytes, claimed_seq, parse_record,
+};
 use sluice_base::Seq;
 
 #[derive(Debug, Default)]
@@ -25,8 +27,15 @@ pub(super) fn examine(behind: &[u8], place: Place, missing: Seq, boot: u64) -> T
         tail.bytes = stored_bytes.min(behind.len()) as u64;
     }
     let seq_max = missing.0.saturating_add((behind.len() / RECORD_HEADER_BYTES) as u64);
+    let magic = memchr::memmem::Finder::new(&RECORD_MAGIC);
     let mut at = ALIGN;
-    while at < behind.len() {
+    while let Some(next) = behind.get(at..).and_then(|rest| magic.find(rest)) {
+        // Payloads may have the magic anywhere; records begin at multiples of the alignment.
+        let found = at + next;
+        at = found.next_multiple_of(ALIGN);
+        if at > found {
+            continue;
+        }
         match parse_record_if_near(&behind[at..], place, missing.0 + 1..=seq_max) {
             Some(record) => {
                 at += record.stored_bytes;

@@ -12,10 +12,15 @@
 use super::{Batch, Value, conflicts::key_hash};
 use sluice_base::Seq;
 use sluice_run::lock::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{
+    OnceLock,
+    atomic::{AtomicU64, Ordering::SeqCst},
+};
 
 /// Places: 64 Ki entries of about 250 bytes with an inode each, 16 MiB when full.
 const PLACES: usize = 1 << 16;
+/// Places that are made together, when the first of them is needed: a small volume, or a mount's own tables, need few.
+const BLOCK_PLACES: usize = 16;
 /// Larger values are not worth a place: bodies of files and packed extents are kept by who uses them.
 const VALUE_BYTES_MAX: usize = 512;
 /// Tables whose keys are only scanned, or read once (crate::keys): they would drive out others.
@@ -27,26 +32,36 @@ struct Entry {
     value: Option<Value>,
 }
 
+type Block = [Mutex<Option<Entry>>; BLOCK_PLACES];
+
 /// See the module.
 pub(super) struct Hot {
-    places: Box<[Mutex<Option<Entry>>]>,
+    blocks: Box<[OnceLock<Box<Block>>]>,
     /// The last commit that has begun to write here.
     begun: AtomicU64,
 }
 
 impl Hot {
     pub(super) fn new(visible: Seq) -> Self {
-        let places = (0..PLACES).map(|_| Mutex::new(None)).collect();
-        Self { places, begun: AtomicU64::new(visible.0) }
+        let blocks = (0..PLACES / BLOCK_PLACES).map(|_| OnceLock::new()).collect();
+        Self { blocks, begun: AtomicU64::new(visible.0) }
+    }
+
+    /// A key's block, and its place there.
+    fn block(&self, key: &[u8]) -> (&OnceLock<Box<Block>>, usize) {
+        let place = key_hash(key) as usize >> 16 & (PLACES - 1);
+        (&self.blocks[place / BLOCK_PLACES], place % BLOCK_PLACES)
     }
 
     fn place(&self, key: &[u8]) -> &Mutex<Option<Entry>> {
-        &self.places[key_hash(key) as usize >> 16 & (PLACES - 1)]
+        let (block, place) = self.block(key);
+        &block.get_or_init(Box::default)[place]
     }
 
     /// What a reader at `at` sees, when it is known here; `Some(None)` is a key that does not exist.
     pub(super) fn get(&self, key: &[u8], at: Seq) -> Option<Option<Value>> {
-        let place = self.place(key).lock();
+        let (block, place) = self.block(key);
+        let place = block.get()?[place].lock();
         let entry = place.as_ref().filter(|entry| entry.since <= at && *entry.key == *key)?;
         Some(entry.value.clone())
     }

@@ -3,7 +3,7 @@
 //! from the seed. A thread of a killed process never gets the baton again: nothing of it runs, no destructor either, as after
 //! kill -9. Such threads stay until the process ends, which is why many seeds are spread over several processes.
 
-use super::net::Network;
+use super::{net::Network, worker::Worker};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use std::{
     cell::RefCell,
@@ -21,8 +21,6 @@ pub(super) type Number = usize;
 
 /// Of how many times that a lock is taken another thread may come first, one.
 const PREEMPTIONS: u32 = 24;
-/// Of simulated threads: debug builds of the whole stack need some hundred KiB.
-const STACK_BYTES: usize = 2 << 20;
 
 /// Whether each step is told on standard error.
 pub(super) static STEPS_TOLD: AtomicBool = AtomicBool::new(false);
@@ -63,7 +61,7 @@ struct Thread {
     state: State,
     /// Woken while it ran: its next wait returns at once.
     token: bool,
-    baton: Arc<Baton>,
+    worker: Arc<Worker>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -72,26 +70,6 @@ enum State {
     Ready,
     Waiting,
     Gone,
-}
-
-struct Baton {
-    here: AtomicBool,
-    thread: Mutex<Option<std::thread::Thread>>,
-}
-
-impl Baton {
-    fn give(&self) {
-        self.here.store(true, Ordering::Release);
-        if let Some(thread) = &*lock(&self.thread) {
-            thread.unpark();
-        }
-    }
-
-    fn take(&self) {
-        while !self.here.swap(false, Ordering::Acquire) {
-            std::thread::park();
-        }
-    }
 }
 
 /// What a simulation came to.
@@ -145,30 +123,27 @@ impl Scheduler {
 
     /// A new thread, ready to run.
     pub(super) fn start(self: &Arc<Self>, process: u32, name: String, body: impl FnOnce() + Send + 'static) -> Number {
-        let baton = Arc::new(Baton { here: AtomicBool::new(false), thread: Mutex::new(None) });
+        let worker = Worker::take();
         let number = {
             let mut inner = lock(&self.inner);
             let number = inner.threads.len();
             let thread =
-                Thread { name: name.clone(), process, state: State::Ready, token: false, baton: baton.clone() };
+                Thread { name: name.clone(), process, state: State::Ready, token: false, worker: worker.clone() };
             inner.threads.push(thread);
             inner.is_ready(number);
             number
         };
-        let (scheduler, own) = (self.clone(), baton.clone());
-        let run = move || {
-            own.take();
+        let scheduler = self.clone();
+        worker.give_work(move |worker| {
             CURRENT.set(Some((scheduler.clone(), number)));
             let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
             if let Err(panic) = done {
                 scheduler.finish(Err(format!("thread `{name}` panicked: {}", words(&*panic))));
             }
             CURRENT.set(None);
+            worker.put_back();
             scheduler.end(number);
-        };
-        let started = std::thread::Builder::new().stack_size(STACK_BYTES).spawn(run);
-        *lock(&baton.thread) = Some(started.expect("the host has a thread left").thread().clone());
-        // It may have begun to wait before its handle was there; it looks again when the baton comes.
+        });
         number
     }
 
@@ -200,11 +175,11 @@ impl Scheduler {
         }
         let (give, own) = {
             let inner = lock(&self.inner);
-            (inner.threads[next].baton.clone(), me.map(|me| inner.threads[me].baton.clone()))
+            (inner.threads[next].worker.clone(), me.map(|me| inner.threads[me].worker.clone()))
         };
-        give.give();
+        give.give_baton();
         if let Some(own) = own {
-            own.take();
+            own.take_baton();
         }
     }
 

@@ -5,7 +5,6 @@ use sluice_base::Ino;
 
 /// What is written together: a unit has the bytes of one write or none.
 pub const UNIT_BYTES: usize = 512;
-const WORDS: usize = UNIT_BYTES / 8;
 
 /// One write, or a cut.
 pub struct Write {
@@ -32,13 +31,14 @@ pub struct File {
     pub writer: Option<usize>,
 }
 
-/// The bytes of unit `unit` as write number `write` has them.
-pub fn unit_of(write: usize, unit: u64) -> Vec<u8> {
-    (0..WORDS as u64).flat_map(|word| word_of(write, unit, word).to_le_bytes()).collect()
-}
-
-fn word_of(write: usize, unit: u64, word: u64) -> u64 {
-    (write as u64 + 1) << 32 | unit << 8 | word | 0x80
+/// The bytes of unit `unit` as write number `write` has them. Few calls for each word, as debug builds spend much of their time here.
+pub fn unit_of(write: usize, unit: u64) -> [u8; UNIT_BYTES] {
+    let mut bytes = [0; UNIT_BYTES];
+    let first = (write as u64 + 1) << 32 | unit << 8 | 0x80;
+    for (word, place) in (first..).zip(bytes.chunks_exact_mut(8)) {
+        place.copy_from_slice(&word.to_le_bytes());
+    }
+    bytes
 }
 
 impl Oracle {
@@ -114,7 +114,7 @@ impl Oracle {
 
     /// The write that a unit's bytes are of; `None` for zeros.
     fn write_in(&self, ino: Ino, unit: u64, bytes: &[u8]) -> Result<Option<usize>, String> {
-        if bytes.iter().all(|byte| *byte == 0) {
+        if bytes == [0; UNIT_BYTES] {
             return Ok(None);
         }
         let word = u64::from_le_bytes(bytes[..8].try_into().expect("eight"));
