@@ -20,8 +20,8 @@ const SEEDS: u64 = 300;
 /// Seeds of which several runs are compared. Seed 93 once had two outcomes.
 const COMPARED_FIRST: u64 = 86;
 const COMPARED: u64 = 10;
-/// Within so many seeds each planted bug is found.
-const SEEDS_FOR_A_BUG: u64 = 60;
+/// Within so many seeds each planted bug is found. Which seeds find one changes with every build; the rarest need 60 on average.
+const SEEDS_FOR_A_BUG: u64 = 300;
 
 fn number(name: &str) -> Option<u64> {
     env::var(name).ok().map(|text| text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")))
