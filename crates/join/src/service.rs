@@ -146,7 +146,10 @@ impl MetaService {
         let body = request.body.checked().map_err(|error| Failure::new(methods::FAILED_OTHER, error.to_string()))?;
         let bound = self.connections.lock().get(&from.number()).and_then(|(_, bound)| *bound);
         let outcome = self.server.handle(self.clock.monotonic(), bound, request.method, &body);
-        self.due.notify_one();
+        // A look costs three changes of threads, more than most requests themselves.
+        if self.server.is_due() {
+            self.due.notify_one();
+        }
         let reply = match outcome {
             Outcome::Reply(reply) => reply,
             Outcome::Wait(token) => {

@@ -1,8 +1,8 @@
 //! The server of a volume's metadata: [`Namespace`], sessions, interest and pushes in one, without sockets.
 //!
 //! Whoever carries the bytes calls [`Server::handle`] for each request, [`Server::acked`] for each ack,
-//! [`Server::disconnected`] when a peer's last connection goes, and [`Server::poll`] after each of them and at
-//! [`Server::poll_at`]. `handle` and `poll` run transactions, so they wait for local disks, never for a peer.
+//! [`Server::disconnected`] when a peer's last connection goes, and [`Server::poll`] when [`Server::is_due`] says so after one of
+//! them and at [`Server::poll_at`]. `handle` and `poll` run transactions, so they wait for local disks, never for a peer.
 //!
 //! # Locks
 //! One lock guards the tables of this module and is never held across a transaction. It may be taken inside one (to ask whether

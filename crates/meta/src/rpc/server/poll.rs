@@ -1,7 +1,6 @@
 //! What is due: pushes, held answers that may go, time, and the transactions that follow from sessions' ends.
 
 use super::{Event, Server, state::Work};
-use crate::rpc::sessions::Peer;
 use sluice_base::Ino;
 use std::time::Duration;
 
@@ -29,6 +28,11 @@ impl Server {
         }
         work.into_iter().for_each(|work| self.work(work));
         events
+    }
+
+    /// Whether [`Server::poll`] has something to do now, but for what [`Server::poll_at`] tells.
+    pub fn is_due(&self) -> bool {
+        self.state.lock().is_due()
     }
 
     /// When [`Server::poll`] has something to do even if nobody asks for anything, at the earliest.
@@ -73,16 +77,6 @@ impl Server {
 }
 
 impl super::State {
-    fn take_pushes(&mut self, events: &mut Vec<Event>) {
-        let sessions: Vec<_> = self.sessions.all().map(|(id, session)| (id, session.epoch)).collect();
-        for (session, epoch) in sessions {
-            let Some(client) = self.clients.get_mut(&session).filter(|client| client.connected) else { continue };
-            while let Some(push) = client.outbox.next_push() {
-                events.push(Event::Push { peer: Peer { session, epoch }, body: push.encode() });
-            }
-        }
-    }
-
     /// Those that still nobody holds; nobody begins to until they are removed. The others stay as they are.
     fn doom(&mut self, orphans: &[Ino]) -> Vec<Ino> {
         let mut unheld = Vec::new();

@@ -62,9 +62,10 @@ impl Server {
             state.reclaim_unheld(held);
         }
         let client = state.clients.get_mut(&peer.session).ok_or(Fault::Ended)?;
-        client.connected = true;
+        client.connected = false;
         client.outbox.disconnected();
         let pushes = client.outbox.stamp();
+        state.connected(peer.session);
         let (lease_ms, numbers) = (lease_ms(&state), state.highest_number(peer.session));
         let value = Resumed { epoch: peer.epoch, lease_ms, kept, pushes, numbers };
         Ok(bound(&state, peer, &value, durable))

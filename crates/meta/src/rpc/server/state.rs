@@ -61,6 +61,8 @@ pub(super) struct State {
     pub recovering_until: Option<Duration>,
     pub events: Vec<Event>,
     pub work: Vec<Work>,
+    /// A push may wait to be sent.
+    pushed: bool,
     /// Sessions of the earlier run may not have sent all again.
     pub settling: bool,
     pub deferred: Vec<Deferred>,
@@ -83,6 +85,7 @@ impl State {
             recovering_until: None,
             events: Vec::new(),
             work: Vec::new(),
+            pushed: false,
             settling: true,
             deferred: Vec::new(),
             next_token: 0,
@@ -111,7 +114,26 @@ impl State {
 
     pub fn connected(&mut self, session: SessionId) {
         if let Some(client) = self.clients.get_mut(&session) {
+            // What could not be sent without a connection.
+            self.pushed |= !client.connected;
             client.connected = true;
+        }
+    }
+
+    /// Whether something waits for [`super::Server::poll`] that is not a matter of time alone.
+    pub fn is_due(&self) -> bool {
+        self.pushed || !self.events.is_empty() || !self.work.is_empty() || !self.deferred.is_empty()
+    }
+
+    /// The pushes that may be sent now.
+    pub fn take_pushes(&mut self, events: &mut Vec<Event>) {
+        self.pushed = false;
+        let sessions: Vec<_> = self.sessions.all().map(|(id, session)| (id, session.epoch)).collect();
+        for (session, epoch) in sessions {
+            let Some(client) = self.clients.get_mut(&session).filter(|client| client.connected) else { continue };
+            while let Some(push) = client.outbox.next_push() {
+                events.push(Event::Push { peer: Peer { session, epoch }, body: push.encode() });
+            }
         }
     }
 
@@ -230,6 +252,7 @@ impl State {
     pub fn push(&mut self, session: SessionId, item: Invalidation, now: Duration) {
         let Some(client) = self.clients.get_mut(&session) else { return };
         let (_, everything) = client.outbox.push(item, now);
+        self.pushed = true;
         if everything {
             self.interest.drop_cached(session);
         }
@@ -238,6 +261,8 @@ impl State {
     pub fn acked(&mut self, session: SessionId, number: u64) {
         let Some(client) = self.clients.get_mut(&session) else { return };
         let taken = client.outbox.ack(number);
+        // There is room for more.
+        self.pushed = true;
         let free = self.holds.acked(session, taken);
         self.release_holds(free);
     }

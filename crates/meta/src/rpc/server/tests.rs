@@ -136,8 +136,14 @@ impl Rig {
         self.ask(peer, &Lookup { dir: Ino::ROOT, name: name(path) })
     }
 
+    /// Whoever asks only when something is due misses nothing but what time brings.
     fn poll(&self) -> Vec<Event> {
-        self.server.poll(self.now.get())
+        let now = self.now.get();
+        self.server.sessions(now);
+        let due = self.server.is_due();
+        let events = self.server.poll(now);
+        assert!(due || events.is_empty(), "{events:?} would have waited");
+        events
     }
 
     /// What is pushed to `peer` now, acked.
