@@ -234,6 +234,8 @@ fn serve(
     };
     let source = format!("{}#{}", args.meta, dir.display());
     let result = running.mount(source, options, mountpoint, runtime).and_then(|(mount, has_ended)| {
+        let kernel = Arc::new(MountKernel(mount.notifier()));
+        callbacks.start(metadata, &running.vfs, kernel, task::handle(runtime.handle()));
         match guard::start(mountpoint) {
             Ok(guard) => {
                 let mut has_ended = has_ended.clone();
@@ -246,8 +248,6 @@ fn serve(
                 note!("warning: if this process is killed, programs that use the mount may hang until it is unmounted by force: {error:#}");
             }
         }
-        let kernel = Arc::new(MountKernel(mount.notifier()));
-        callbacks.start(metadata, &running.vfs, kernel, task::handle(runtime.handle()));
         let keeping = runtime.spawn(keep(metadata.clone()));
         let Watch { metrics, probe, reporter } = watch;
         let lease = Some(Lease { metadata: metadata.clone(), reporter });

@@ -6,8 +6,8 @@ use sluice_base::{Errno, ObjectId, SessionId};
 use sluice_meta::rpc::{LEASE, client, message::Invalidation};
 use sluice_net::{CallError, Client, Failure, LaneState};
 use sluice_run::Bug;
-use sluice_run::lock::Mutex;
 use sluice_run::task::Handle;
+use sluice_run::watch;
 use sluice_vfs::{
     Others, Piece, Vfs,
     remote::{Link, LinkError, Remote},
@@ -100,10 +100,16 @@ pub fn describe(state: &LaneState) -> String {
     }
 }
 
-/// What the server asks and says. Before [`Callbacks::start`] there is nothing to ask, and nothing cached.
-#[derive(Default)]
+/// What the server asks and says. Its session speaks before [`Callbacks::start`], and its mount point may be in use then: what comes
+/// before is kept waiting, as an ack would be a lie and a failure would be told to a program.
 pub struct Callbacks {
-    parts: Mutex<Option<Started>>,
+    parts: watch::Sender<Option<Started>>,
+}
+
+impl Default for Callbacks {
+    fn default() -> Self {
+        Self { parts: watch::channel(None).0 }
+    }
 }
 
 #[derive(Clone)]
@@ -124,11 +130,12 @@ impl Callbacks {
         }));
         let kernel = started.kernel.clone();
         metadata.on_locked(Box::new(move || kernel.settled()));
-        *self.parts.lock() = Some(started);
+        self.parts.send_replace(Some(started));
     }
 
-    fn parts(&self) -> Option<Started> {
-        self.parts.lock().clone()
+    /// Waits for the start; whoever asks has a deadline, and for a push that is not acked others wait no longer than the lease.
+    async fn started(&self) -> Option<Started> {
+        self.parts.subscribe().wait_for(Option::is_some).await.ok()?.clone()
     }
 }
 
@@ -140,7 +147,8 @@ impl sluice_net::Callbacks for Callbacks {
         }
         let body = request.body.checked().map_err(|error| other(error.to_string()))?;
         let ask = Unstored::decode(&body).ok_or_else(|| other("the request does not parse".into()))?;
-        let vfs = self.parts().and_then(|parts| parts.vfs.upgrade()).ok_or_else(|| other("starting".into()))?;
+        let vfs = self.started().await.and_then(|parts| parts.vfs.upgrade());
+        let vfs = vfs.ok_or_else(|| other("the mount has ended".into()))?;
         let read = sluice_run::task::spawn_blocking(move || vfs.unstored_segments(ask.object, ask.range)).await;
         match read.unwrap_or(Err(Errno::EIO)) {
             Ok(pieces) => Ok(encode_pieces(&pieces).into()),
@@ -154,7 +162,7 @@ impl sluice_net::Callbacks for Callbacks {
             tracing::error!("a push does not parse");
             return;
         };
-        let Some(parts) = self.parts() else { return };
+        let Some(parts) = self.started().await else { return };
         let Some(metadata) = parts.metadata.upgrade() else { return };
         if Bug::PushIgnored.is_planted() {
             return;
@@ -188,5 +196,43 @@ impl Others for Peers {
             }
         }
         .boxed()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice_meta::rpc::message;
+    use sluice_net::Callbacks as _;
+    use sluice_wire::PushNumber;
+    use std::{
+        pin::pin,
+        task::{Context, Poll, Waker},
+    };
+
+    struct NoKernel;
+
+    impl Kernel for NoKernel {
+        fn tell<'a>(&'a self, _: &'a [Invalidation]) -> BoxFuture<'a, ()> {
+            async {}.boxed()
+        }
+
+        fn settled(&self) -> BoxFuture<'static, ()> {
+            async {}.boxed()
+        }
+    }
+
+    #[test]
+    fn what_the_server_says_before_the_start_waits_for_it() {
+        let callbacks = Callbacks::default();
+        let body = message::Push { number: 1, items: vec![Invalidation::Everything] }.encode().into();
+        let mut told = pin!(callbacks.push(Push { number: PushNumber(1), epoch: 0, body }));
+        let mut asked = pin!(callbacks.started());
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(told.as_mut().poll(&mut context).is_pending() && asked.as_mut().poll(&mut context).is_pending());
+        let started = Started { metadata: Weak::new(), vfs: Weak::new(), kernel: Arc::new(NoKernel) };
+        callbacks.parts.send_replace(Some(started));
+        assert!(matches!(told.poll(&mut context), Poll::Ready(())));
+        assert!(matches!(asked.poll(&mut context), Poll::Ready(Some(_))));
     }
 }

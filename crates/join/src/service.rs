@@ -171,9 +171,8 @@ impl MetaService {
         Ok(reply.body.into())
     }
 
-    /// The connection of a session, which gets a moment to come back.
-    async fn connected(&self, session: SessionId) -> Option<Arc<Peer>> {
-        let until = self.clock.monotonic() + WRITER_WAIT;
+    /// The connection of a session, which gets until then to come back.
+    async fn connected(&self, session: SessionId, until: Duration) -> Option<Arc<Peer>> {
         loop {
             let found = self.sessions.lock().get(&session).cloned();
             if found.is_some() || self.clock.monotonic() >= until {
@@ -211,12 +210,20 @@ impl MetaService {
             Err(errno) => return Err(other(format!("reading object {object} failed: {errno}"))),
         }
         let gone = || other(format!("session {}, which has not stored object {object}, is not connected", ask.session));
-        let writer = self.connected(ask.session).await.ok_or_else(gone)?;
-        let reply = writer.call(methods::UNSTORED, body, UNSTORED_TIME).await;
-        match reply {
-            Ok(reply) => Ok(reply.body.checked().map_err(|error| other(error.to_string()))?.into()),
-            Err(CallError::Failed { code, text }) => Err(Failure::new(code, text)),
-            Err(error) => Err(other(format!("session {} does not give object {object}: {error}", ask.session))),
+        let until = self.clock.monotonic() + WRITER_WAIT;
+        loop {
+            let writer = self.connected(ask.session, until).await.ok_or_else(gone)?;
+            match writer.call(methods::UNSTORED, body.clone(), UNSTORED_TIME).await {
+                Ok(reply) => return Ok(reply.body.checked().map_err(|error| other(error.to_string()))?.into()),
+                Err(CallError::Failed { code, text }) => return Err(Failure::new(code, text)),
+                // It went while it was asked.
+                Err(CallError::NotSent(_) | CallError::Unknown(_)) if self.clock.monotonic() < until => {
+                    sluice_run::time::sleep(WRITER_LOOK).await;
+                }
+                Err(error) => {
+                    return Err(other(format!("session {} does not give object {object}: {error}", ask.session)));
+                }
+            }
         }
     }
 }

@@ -6,11 +6,20 @@ use std::{
 };
 
 use rustix::io::Errno;
-use sluice_tests::{Server, skipped_in_local_mode};
+use sluice_tests::{Mount, Server, skipped_in_local_mode, sluice};
 
 use crate::{noise, read};
 
 const MIB: usize = 1 << 20;
+
+/// The number of a mount's session.
+fn session_of(server: &Server, mount: &Mount) -> u64 {
+    let status = sluice(["status", &server.meta(), "--json"]).ok().json();
+    let at = mount.root().to_str().unwrap();
+    let sessions = status["sessions"].as_array().expect("a list");
+    let found = sessions.iter().find(|session| session["name"].as_str().expect("a name").ends_with(at));
+    found.expect("its session")["session"].as_u64().expect("a number")
+}
 
 /// To be survived: a mount is asked for what another one wrote and has not stored; the writer goes, and comes back.
 #[test]
@@ -28,12 +37,15 @@ fn unstored_bytes_of_another_mount() {
     assert!(fs::read(reader.path("large")).unwrap() == large);
     assert!(fs::read(reader.path("packed")).unwrap() == packed);
     let again = writer.again();
+    let session = session_of(&server, &writer);
     writer.kill9();
     // What no longer has a writer is an error: never zeros, never older bytes.
     fs::write(reader.path("drop"), b"caches").unwrap();
     let eio = Err(Some(Errno::IO.raw_os_error()));
     let fresh = server.try_mount("fresh", &["--cache", "none"]).unwrap();
     assert!(read(fresh.path("large")) == eio, "bytes without a writer");
+    let told = format!("session {session}, which has not stored object");
+    assert!(fresh.log().contains(&told), "`{told}` is not in the log:\n{}", fresh.log());
     assert_eq!(fs::read(fresh.path("inline")).unwrap(), b"inline", "it came with the metadata");
     let writer = again();
     assert!(fs::read(fresh.path("large")).unwrap() == large);
