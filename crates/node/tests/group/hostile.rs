@@ -1,15 +1,16 @@
 //! Peers that ask for what does not exist, that are of another volume, that do not read, and a store that is slow.
 
 use crate::rig::{Rig, VOLUME, assert_right, client, clock, eventually, hello, reader, reader_with};
+use futures::future::select;
 use sluice_base::VolumeId;
-use sluice_net::CallError;
+use sluice_net::{CallError, Client};
 use sluice_node::{
     GroupError, Members,
-    message::{self, FAILED_MALFORMED, FAILED_STORE, READ_SEGMENTS, ReadSegments},
+    message::{self, CheckSegments, FAILED_BUSY, FAILED_MALFORMED, FAILED_STORE, READ_SEGMENTS, ReadSegments, Set},
 };
 use sluice_object::backend::{Fault, RequestKind};
 use sluice_wire::{Clear, Connection, Event, Options, Payload, PeerKind};
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, pin::pin, time::Duration};
 use tokio::net::TcpStream;
 
 const LONG: Duration = Duration::from_secs(10);
@@ -105,4 +106,32 @@ async fn a_slow_store_is_not_a_slow_node() {
     let ask = ReadSegments { object: slow, range: 0..3, cached_only: false };
     let failed = client.call(READ_SEGMENTS, ask.encode(), Duration::from_secs(1)).await;
     assert!(matches!(failed, Err(CallError::Failed { code: FAILED_STORE, .. })), "{failed:?}");
+}
+
+/// What a node found damaged.
+async fn checked(by: &Client, check: &[u8]) -> Result<Set, CallError> {
+    let told = by.call(message::CHECK_SEGMENTS, check.to_vec(), LONG).await?;
+    Ok(message::decode_set(&told.body.checked().unwrap()).unwrap())
+}
+
+/// Checks read the disk and gain the asker nothing, so that a connection has one at a time.
+#[test]
+fn a_second_check_is_refused_while_one_is_running() {
+    // Whoever occupies the one thread for disks keeps a check from its end.
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    let runtime = builder.worker_threads(2).max_blocking_threads(1).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let rig = Rig::new();
+        let (host, object) = (rig.host("a").await, rig.object(1, &[true; 3]).await);
+        let [one, another] = ["one", "another"].map(|name| client(host.server.address(), hello(PeerKind::Mount, name)));
+        let body = CheckSegments { object: object.id(), segments: 1 }.encode();
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let occupied = tokio::task::spawn_blocking(move || released.recv());
+        let (mut check, mut also) = (pin!(checked(&one, &body)), pin!(checked(&one, &body)));
+        let (refused, running) = select(&mut check, &mut also).await.factor_first();
+        assert!(matches!(refused, Err(CallError::Failed { code: FAILED_BUSY, .. })), "{refused:?}");
+        drop(release);
+        assert_eq!((running.await, checked(&another, &body).await, checked(&one, &body).await), (Ok(0), Ok(0), Ok(0)));
+        occupied.await.unwrap().unwrap_err();
+    });
 }
