@@ -33,23 +33,30 @@ use std::{fmt::Debug, path::Path, sync::Arc, time::Duration};
 mod config;
 #[path = "../../crates/object/src/credentials/ini.rs"]
 mod ini;
+#[path = "peers.rs"]
+mod peers;
+
+pub use peers::{member_list, node_messages, unstored_bytes};
 
 /// A parser by the name of its fuzz target and of the directory of its inputs.
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const TARGETS: [Target; 14] = [
+pub const TARGETS: [Target; 17] = [
     ("credentials_ini", credentials_ini),
     ("data_note", data_note),
     ("extent_records", extent_records),
     ("fuse_request", fuse_request),
     ("journal_record", journal_record),
     ("journal_segment", journal_segment),
+    ("member_list", member_list),
     ("metadata_record", metadata_record),
     ("metadata_rpc", metadata_rpc),
+    ("node_messages", node_messages),
     ("object_tail", object_tail),
     ("slot_table", slot_table),
     ("store_url", store_url),
+    ("unstored_bytes", unstored_bytes),
     ("value_records", value_records),
     ("volume_json", volume_json),
     ("wire_frames", wire_frames),

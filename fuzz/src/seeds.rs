@@ -8,6 +8,7 @@ use sluice_base::{
     disk::{Disk, MemoryDisk},
     limits::SEGMENT_BYTES,
 };
+use sluice_join::methods::{Report, Unstored, encode_pieces};
 use sluice_journal::{Class, Journal, SEGMENT_HEADER_BYTES};
 use sluice_meta::{
     Attachment, Caller, DataChange, Namespace, NewNode, SizeChange, XattrMode,
@@ -16,12 +17,16 @@ use sluice_meta::{
     rpc::{Body, Extents, Name, message::*},
     store::{MemoryLog, MemoryTables, MetaStore, Options},
 };
+use sluice_node::{
+    Member, Members, NodeName, Registry, State,
+    message::{self as group, CheckSegments, Heartbeat, Join, MemberStatus, Numbers, ReadSegments},
+};
 use sluice_object::{
-    Codec,
+    Codec, StoredObject,
     format::{ObjectTable, SegmentEntry, encode_tail},
 };
 use sluice_store::{SegmentSum, SlotLocation};
-use sluice_vfs::DataNote;
+use sluice_vfs::{DataNote, Piece};
 use sluice_wire::{Payload, PushNumber, RefusalCode, RequestId, Welcome};
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -43,6 +48,9 @@ pub fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     add("slot_table", vec![("clean_and_dirty", slots())]);
     add("fuse_request", requests());
     add("wire_frames", frames());
+    add("node_messages", of_nodes());
+    add("member_list", lists());
+    add("unstored_bytes", unstored());
     let text = |name, text: &str| (name, text.as_bytes().to_vec());
     add(
         "store_url",
@@ -283,4 +291,56 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
     let end = wire_output(&mut initiator);
     acceptor.handle_input(Duration::ZERO, &end).expect_err("a farewell");
     vec![("hello", hello), ("welcome", welcome), ("refused", refused), ("answers", answers), ("end", end)]
+}
+
+fn member(name: &str, state: State) -> Member {
+    let (name, address) = (NodeName::new(name).expect("a name"), "10.0.0.7:7700".parse().expect("an address"));
+    Member { name, address, weight: 5, capacity_bytes: 1 << 40, state }
+}
+
+/// A request of each kind that nodes are asked or ask, and what is answered.
+fn of_nodes() -> Vec<(&'static str, Vec<u8>)> {
+    let framed = |method: u16, body: Vec<u8>| [method.to_le_bytes().to_vec(), body].concat();
+    let Member { name, address, weight, capacity_bytes, .. } = member("one", State::Active);
+    let numbers = Numbers { used_bytes: 1, hits: 2, served_bytes: 3, ..Numbers::default() };
+    let join = Join { name: name.clone(), instance: 7, address, weight, capacity_bytes };
+    let object = StoredObject::new(OBJECT, 3, 70_000).expect("a sound object");
+    let status = MemberStatus { member: member("one", State::Draining), silent_ms: 9, numbers };
+    // Two segments: one of nine bytes, one that is absent. The method says how many.
+    let crc = segment_crc(OBJECT, 0, b"nine byte");
+    let answer = [&9u32.to_le_bytes()[..], &crc.to_le_bytes(), &[0; 8], b"nine byte"].concat();
+    vec![
+        ("join", framed(group::JOIN, join.encode())),
+        ("heartbeat", framed(group::HEARTBEAT, Heartbeat { name: name.clone(), instance: 7, numbers }.encode())),
+        ("leave", framed(group::LEAVE, group::encode_leave(&name, 7))),
+        ("members", framed(group::MEMBERS, group::encode_epoch(3))),
+        ("group", framed(group::GROUP, group::encode_group(&[status]))),
+        ("drain", framed(group::DRAIN, group::encode_drain(&name, true))),
+        ("read", framed(group::READ_SEGMENTS, ReadSegments { object, range: 1..3, cached_only: true }.encode())),
+        ("read_answer", framed(1, answer)),
+        ("check", framed(group::CHECK_SEGMENTS, CheckSegments { object: OBJECT, segments: 5 }.encode())),
+    ]
+}
+
+/// The list as it is told, and as the server keeps it.
+fn lists() -> Vec<(&'static str, Vec<u8>)> {
+    let (one, two) = (member("one", State::Active), member("two", State::Draining));
+    let mut registry = Registry::new(Duration::ZERO, 1);
+    let Member { name, address, weight, capacity_bytes, .. } = one.clone();
+    let join = Join { name: name.clone(), instance: 7, address, weight, capacity_bytes };
+    registry.join(Duration::ZERO, address.ip(), join).expect("room");
+    registry.drain(&name, true).expect("a member");
+    let told = Members::new(3, vec![one, two]).expect("two names").encode();
+    vec![("told", told), ("kept", registry.unsaved().expect("it has changed"))]
+}
+
+fn unstored() -> Vec<(&'static str, Vec<u8>)> {
+    let session = SessionId(7);
+    let piece =
+        |index, bytes: &'static [u8]| Piece { index, bytes: bytes.into(), crc: segment_crc(OBJECT, index, bytes) };
+    vec![
+        ("ask", Unstored { session, object: OBJECT, range: 2..9 }.encode()),
+        ("pieces", encode_pieces(&[piece(2, b"some bytes"), piece(3, b"")]).concat()),
+        ("report", Report { session, objects: 4, bytes: 5 }.encode()),
+    ]
 }
