@@ -1,7 +1,7 @@
 //! Processes of `sluice serve sluice://...`.
 
 use crate::{Server, sluice, wait_for};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Resource, Rlimit, Signal, kill_process, prlimit};
 use std::{
     fs::{self, File},
     path::PathBuf,
@@ -70,6 +70,15 @@ impl Node {
     /// Stops the process, so that it keeps its connections and answers nothing.
     pub fn stop(&self) {
         kill_process(Pid::from_child(&self.child), Signal::STOP).expect("SIGSTOP");
+    }
+
+    /// From now on writes behind the first `bytes` of a file fail (EFBIG), as those to a disk that has failed do.
+    ///
+    /// # Panics
+    /// When the limit cannot be set.
+    pub fn limit_files(&self, bytes: u64) {
+        let limit = Rlimit { current: Some(bytes), maximum: Some(bytes) };
+        prlimit(Some(Pid::from_child(&self.child)), Resource::Fsize, limit).expect("prlimit");
     }
 
     /// How the process ended by itself.

@@ -197,6 +197,16 @@ impl Journal {
         }
     }
 
+    /// Whether records of `bytes` need a further segment, for which the disk has no room. Asks the disk.
+    pub fn disk_is_full(&self, bytes: u64) -> bool {
+        let fits = {
+            let inner = self.inner.lock();
+            !inner.spares.is_empty() || inner.offset + bytes <= inner.active().bytes
+        };
+        let JournalOptions { dir, segment_bytes, .. } = self.options();
+        !fits && self.directory.disk.space(dir).is_ok_and(|space| space.available_bytes < *segment_bytes)
+    }
+
     /// Leaves a note of what is durable, for a recovery that finds the last records damaged: with it they are corrupt, without it
     /// they could as well be a torn tail. Later records carry the same evidence, so this is for a journal that falls idle.
     pub fn note_synced(&self) -> Result<(), JournalError> {

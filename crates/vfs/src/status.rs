@@ -158,6 +158,11 @@ impl Vfs {
         })
     }
 
+    /// Whether the journal's disk has no room for `bytes` more. Asks the disk.
+    pub fn journal_disk_is_full(&self, bytes: u64) -> bool {
+        self.parts.journal.disk_is_full(bytes)
+    }
+
     /// What the store was asked, by kind.
     pub fn store_stats(&self) -> StoreStats {
         self.parts.store.stats()

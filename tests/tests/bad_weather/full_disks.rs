@@ -3,48 +3,14 @@
 use std::{
     fs::{self, File},
     io::Write,
-    path::PathBuf,
 };
 
-use rustix::{
-    io::Errno,
-    mount::{MountFlags, UnmountFlags, mount, mount_remount, unmount},
-};
-use sluice_tests::{Mount, Volume};
+use rustix::io::Errno;
+use sluice_tests::{Mount, SmallDisk, Volume};
 
 use crate::{needs_binary, noise};
 
 const MIB: usize = 1 << 20;
-
-/// A disk of its own for one folder of a volume, with what the folder held. Dropped after the mount and before the volume's directory goes.
-struct SmallDisk(PathBuf);
-
-impl SmallDisk {
-    fn new(path: PathBuf, mib: u32) -> Self {
-        let old = path.with_extension("old");
-        fs::rename(&path, &old).unwrap();
-        fs::create_dir(&path).unwrap();
-        let options = std::ffi::CString::new(format!("size={mib}m")).unwrap();
-        mount("tmpfs", &path, "tmpfs", MountFlags::empty(), &*options).expect("mount tmpfs");
-        let disk = Self(path);
-        sluice_tests::shell(&old, &format!("cp -a --sparse=always . {}", disk.0.display()));
-        fs::remove_dir_all(&old).unwrap();
-        disk
-    }
-}
-
-impl SmallDisk {
-    /// Makes room.
-    fn grow(&self) {
-        mount_remount(&self.0, MountFlags::empty(), c"size=200m").expect("a larger tmpfs");
-    }
-}
-
-impl Drop for SmallDisk {
-    fn drop(&mut self) {
-        let _ = unmount(&self.0, UnmountFlags::DETACH);
-    }
-}
 
 /// To be survived: the cache disk is full long before the cache has its configured size. It is taken out or used as far
 /// as it goes; reads and writes go on.
@@ -81,7 +47,7 @@ fn the_journal_disk_is_full() {
     let mount = volume.up();
     verify(&mount, written);
     // The volume is usable again once there is room.
-    disk.grow();
+    disk.grow(200);
     fs::remove_file(mount.path("0")).unwrap();
     mount.umount();
     volume.fsck_is_clean();

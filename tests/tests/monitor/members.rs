@@ -1,6 +1,6 @@
 //! Nodes as members: drained, kept over a restart of the server, and whose a cache directory is.
 
-use super::{LIMIT, noise};
+use super::{LIMIT, MIB, noise};
 use serde_json::Value;
 use sluice_tests::{
     Server,
@@ -8,8 +8,6 @@ use sluice_tests::{
     skipped_in_local_mode, sluice, wait_for,
 };
 use std::fs;
-
-const MIB: usize = 1 << 20;
 
 fn member(server: &Server, name: &str) -> Value {
     members(server).into_iter().find(|member| member["name"] == name).unwrap_or(Value::Null)

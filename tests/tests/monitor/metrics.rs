@@ -1,15 +1,8 @@
 //! `--metrics`: a strict scrape of every kind of process, and health that follows the store.
 
-use super::{LIMIT, http, noise, prometheus::Scrape};
+use super::{LIMIT, METRICS, MIB, health, http, noise, scrape};
 use sluice_tests::{Gateway, Server, Volume, group::Node, skipped_in_local_mode, wait_for};
 use std::{collections::BTreeSet, fs};
-
-const MIB: usize = 1 << 20;
-const METRICS: [&str; 2] = ["--metrics", "127.0.0.1:0"];
-
-fn scrape(address: &str) -> Scrape {
-    Scrape::parse(&http::get(address, "/metrics"))
-}
 
 /// To be survived: the store goes away and comes back; whoever watches is told both.
 #[test]
@@ -62,12 +55,11 @@ fn everybody_tells_and_health_follows_the_store() {
     ] {
         assert_eq!(http::ask(address, method, path).0, status, "{method} {path}");
     }
-    let health = |address: &str| http::ask(address, "GET", "/healthz");
-    at.iter().for_each(|at| assert_eq!(health(at).0, 200, "{}", health(at).2));
+    at.iter().for_each(|at| assert_eq!(health(at).0, 200, "{}", health(at).1));
     gateway.stop();
     for at in &at {
         wait_for("503 while the store is away", LIMIT, || health(at).0 == 503);
-        let words = health(at).2;
+        let words = health(at).1;
         assert!(words.contains("the store s3://bucket/p") && !words.contains(sluice_tests::SECRET), "{words}");
     }
     gateway.start();
@@ -84,11 +76,10 @@ fn health_follows_the_lease() {
     let node = Node::start_with(&server, "one", &METRICS);
     let mount = server.try_mount("mount", &METRICS).unwrap_or_else(|ran| panic!("{ran:#?}"));
     let at = [http::address(|| node.log()), http::address(|| mount.log())];
-    let health = |address: &str| http::ask(address, "GET", "/healthz");
-    at.iter().for_each(|at| assert_eq!(health(at).0, 200, "{}", health(at).2));
+    at.iter().for_each(|at| assert_eq!(health(at).0, 200, "{}", health(at).1));
     server.kill9();
     for (at, word) in at.iter().zip(["server has not confirmed", "has no lease"]) {
-        wait_for("503 without the server", LIMIT, || health(at).0 == 503 && health(at).2.contains(word));
+        wait_for("503 without the server", LIMIT, || health(at).0 == 503 && health(at).1.contains(word));
     }
     let counted = || scrape(&at[1]).value("sluice_lease_expiries_total") >= 1.0;
     wait_for("the mount to count it", LIMIT, counted);

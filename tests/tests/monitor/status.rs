@@ -1,11 +1,9 @@
 //! `sluice status` of a served volume, by its server, its directory and a mount.
 
-use super::{LIMIT, noise};
+use super::{LIMIT, MIB, noise};
 use serde_json::Value;
 use sluice_tests::{Server, group::Node, skipped_in_local_mode, sluice, wait_for};
 use std::fs;
-
-const MIB: usize = 1 << 20;
 
 fn of_server(server: &Server) -> Value {
     sluice(["status", &server.meta(), "--json"]).ok().json()

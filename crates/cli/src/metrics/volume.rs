@@ -74,6 +74,11 @@ impl Source for VolumeSource {
                 }
                 Err(error) => troubles.push(format!("the metadata cannot be read: {error}")),
             }
+            let vfs = self.vfs.clone();
+            let is_full = tokio::task::spawn_blocking(move || vfs.journal_disk_is_full(RECORD_BYTES_MAX)).await;
+            if is_full.unwrap_or_default() {
+                troubles.push("the journal's disk is full: writes wait for room, or fail (ENOSPC)".into());
+            }
             troubles
         }
         .boxed()
