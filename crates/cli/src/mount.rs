@@ -20,7 +20,7 @@ use clap::builder::ValueParser;
 use kernel::MountKernel;
 use sluice_base::{Clock, OsEntropy, SystemClock, crc::crc32c};
 use sluice_fuse::ServeOptions;
-use sluice_join::{Callbacks, NetLink, Peers, Replayed, Reporter, keep, methods};
+use sluice_join::{Callbacks, NetLink, Peers, Replayed, Reporter, Work, keep, methods};
 use sluice_net::{Client, ClientOptions};
 use sluice_run::task;
 use sluice_vfs::{
@@ -202,7 +202,7 @@ fn mount(args: &MountArgs, place: &Place, mountpoint: &Path, runtime: &Runtime) 
     };
     let settings = Settings { upload_delay: args.upload_delay, ..Settings::default() };
     let Replayed { store: own, cache_sync, recovered, .. } = replayed;
-    let running = Running::start(parts, settings, recovered, own, cache_sync, lock)?;
+    let running = Running::new(Work::start(parts, settings, recovered, own, cache_sync)?, lock);
     let reporter = Arc::new(Reporter::default());
     let watch = Watch { metrics, probe: Probe::new(&config, dir, clock.clone())?, reporter: reporter.clone() };
     let (reports, told, vfs) = (reporter.clone(), metadata.clone(), running.vfs.clone());

@@ -12,8 +12,7 @@ use crate::{
 use anyhow::anyhow;
 use sluice_fuse::{Config, MountOptions, ServeOptions, Session, StartError, VfsHandler};
 use sluice_join::Work;
-use sluice_meta::store::MetaStore;
-use sluice_vfs::{CacheSync, Parts, Recovered, Settings, Vfs};
+use sluice_vfs::{Parts, Settings, Vfs};
 use std::{path::Path, sync::Arc, time::Duration};
 use tokio::{
     net::UnixStream,
@@ -44,20 +43,12 @@ impl Running {
         let (others, group) = (None, None);
         let parts =
             Parts { namespace, journal, committer, cache, store, clock, entropy, session, others, group, runtime };
-        Self::start(parts, settings, recovered, tables, cache_sync, lock)
+        Ok(Self::new(Work::start(parts, settings, recovered, tables, cache_sync)?, lock))
     }
 
-    /// Starts the work on `parts`, whose journal is that of `tables`.
-    pub fn start(
-        parts: Parts,
-        settings: Settings,
-        recovered: Recovered,
-        tables: Arc<MetaStore>,
-        cache_sync: Option<Arc<CacheSync>>,
-        lock: VolumeLock,
-    ) -> anyhow::Result<Self> {
-        let work = Work::start(parts, settings, recovered, tables, cache_sync)?;
-        Ok(Self { vfs: work.vfs.clone(), work, _lock: lock })
+    /// Work that was started on a volume or a mount whose lock is `lock`.
+    pub fn new(work: Work, lock: VolumeLock) -> Self {
+        Self { vfs: work.vfs.clone(), work, _lock: lock }
     }
 
     /// Mounts; the second value becomes true when the mount is gone.
