@@ -11,6 +11,7 @@
 //! | `SLUICE_TEST_REMOTE=1` | mount by way of a server where a test asks for a [`Place`] |
 //! | `SLUICE_SEED` | seed of the random tests; printed by each of them |
 
+mod clock;
 mod gateway;
 pub mod group;
 mod lock;
@@ -25,6 +26,7 @@ mod tree;
 mod user;
 mod volume;
 
+pub use clock::WrongClock;
 pub use gateway::{Gateway, SECRET};
 pub use lock::{LockKind, set_range_lock, would_block_on};
 pub use locker::{Locker, told};

@@ -104,6 +104,13 @@ impl Server {
         assert!(status.expect("ended").success(), "the server: {status:?}\n{}", self.log());
     }
 
+    /// Sets environment variables for every later start, of the server and of mounts.
+    pub fn set_env(&mut self, variables: impl IntoIterator<Item = (OsString, OsString)>) {
+        for (name, value) in variables {
+            self.volume = self.volume.clone().env(name, value);
+        }
+    }
+
     /// Its name for commands.
     pub fn meta(&self) -> String {
         format!("sluice://127.0.0.1:{}", self.port)

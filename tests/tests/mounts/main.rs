@@ -1,6 +1,7 @@
 //! One volume, several mounts: what one closes the others see, and what happens when one of them, or the server, goes.
 
 mod bytes;
+mod clocks;
 mod crowd;
 mod ends;
 mod killed;
