@@ -20,6 +20,7 @@ pub struct Node {
     pub dir: PathBuf,
     child: Child,
     log: PathBuf,
+    log_start: u64,
 }
 
 impl Node {
@@ -37,7 +38,8 @@ impl Node {
         wait_for("the node to be in the group", LIMIT, || {
             let ended = node.child.try_wait().expect("wait");
             assert!(ended.is_none(), "the node ended: {ended:?}\n{}", node.log());
-            members(server).iter().any(|member| member["name"] == name)
+            // One that was killed may be in the list for a while yet.
+            node.log().contains("listens at") && members(server).iter().any(|member| member["name"] == name)
         });
         node
     }
@@ -53,12 +55,12 @@ impl Node {
         let dir = base.with_file_name(format!("{cache}.cache"));
         let log = base.with_file_name(format!("{cache}.log"));
         let out = File::options().create(true).append(true).open(&log).expect("the log");
-        let meta = server.meta();
+        let (meta, log_start) = (server.meta(), out.metadata().expect("stat").len());
         let mut command =
             server.volume().command(["serve", &meta, "--listen", "127.0.0.1:0", "--name", name, "--cache"]);
         command.arg(format!("{}:256M", dir.display())).args(options).stdin(Stdio::null());
         let child = command.stdout(out.try_clone().expect("dup")).stderr(out).spawn().expect("start sluice serve");
-        Self { name: name.into(), dir, child, log }
+        Self { name: name.into(), dir, child, log, log_start }
     }
 
     /// Ends the process as a crash would.
@@ -91,9 +93,10 @@ impl Node {
         status.and_then(|status| status.code())
     }
 
-    /// Everything it has printed.
+    /// Everything this process has printed.
     pub fn log(&self) -> String {
-        fs::read_to_string(&self.log).unwrap_or_default()
+        let bytes = fs::read(&self.log).unwrap_or_default();
+        String::from_utf8_lossy(&bytes[bytes.len().min(self.log_start as usize)..]).into_owned()
     }
 }
 
