@@ -14,7 +14,7 @@ use sluice_tests::{Server, Stopwatch, skipped_in_local_mode, wait_for};
 
 use crate::{noise, read};
 
-/// Names that others changed are dropped by the kernel a moment after the change, attributes and data before it returns.
+/// Names and attributes that others changed are dropped by the kernel a moment after the change, data before it returns.
 const SOON: Duration = Duration::from_secs(5);
 
 fn names(dir: &Path) -> BTreeSet<String> {
@@ -65,12 +65,12 @@ fn names_and_attributes() {
     fs::write(b.path("d/f"), b"1").unwrap();
     assert_eq!(fs::read(a.path("d/f")).unwrap(), b"1");
     fs::set_permissions(a.path("d/f"), fs::Permissions::from_mode(0o640)).unwrap();
-    assert_eq!(fs::metadata(b.path("d/f")).unwrap().mode() & 0o777, 0o640);
+    wait_for("the mode to be seen", SOON, || fs::metadata(b.path("d/f")).unwrap().mode() & 0o777 == 0o640);
     fs::rename(b.path("d/f"), b.path("d/g")).unwrap();
     wait_for("the old name to be gone", SOON, || !a.path("d/f").exists());
     assert_eq!(fs::read(a.path("d/g")).unwrap(), b"1");
     fs::hard_link(a.path("d/g"), a.path("link")).unwrap();
-    assert_eq!(fs::metadata(b.path("d/g")).unwrap().nlink(), 2);
+    wait_for("the link to be counted", SOON, || fs::metadata(b.path("d/g")).unwrap().nlink() == 2);
     symlink("d/g", b.path("sym")).unwrap();
     assert_eq!(fs::read(a.path("sym")).unwrap(), b"1");
     // Replaced under a reader: whole, old or new.
