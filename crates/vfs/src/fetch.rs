@@ -148,13 +148,20 @@ impl Vfs {
         let range = if more { 0..count } else { wanted.clone() };
         let (found, range) = match self.fetch(stored, range.clone()).await {
             // A damaged segment that nobody asked for is no reason to fail.
-            Err(Errno::EIO) if range != wanted => (self.fetch(stored, wanted.clone()).await?, wanted),
+            Err(Errno::EIO) if range != wanted => (self.fetch(stored, wanted.clone()).await?, wanted.clone()),
             other => (other?, range),
         };
-        cut(&found, range.start, place.offset, len).ok_or_else(|| {
-            tracing::error!(%object, "a segment that an extent needs is absent");
-            Errno::EIO
-        })
+        if let Some(bytes) = cut(&found, range.start, place.offset, len) {
+            return Ok(bytes);
+        }
+        tracing::error!(%object, "a segment that an extent needs is absent");
+        if self.parts.group.is_none() {
+            return Err(Errno::EIO);
+        }
+        // That a segment is absent has no checksum: a node may be wrong about it, the store is not.
+        let pieces = self.ask_store(stored, wanted.clone()).await?;
+        let found = self.keep(object, pieces).await?;
+        cut(&found, wanted.start, place.offset, len).ok_or(Errno::EIO)
     }
 
     /// Where the metadata says that an object's bytes are.
@@ -207,9 +214,14 @@ impl Vfs {
             Some(pieces) => pieces,
             None => self.ask_store(stored, range).await?,
         };
+        self.keep(stored.id(), pieces).await
+    }
+
+    /// Fills the cache with segments; returns their bytes.
+    async fn keep(self: &Arc<Self>, object: ObjectId, pieces: Vec<Piece>) -> Result<Vec<Bytes>, Errno> {
         let found = pieces.iter().map(|piece| piece.bytes.clone()).collect();
         if self.parts.cache.is_some() {
-            let (vfs, object) = (self.clone(), stored.id());
+            let vfs = self.clone();
             // Whoever has the turn next looks there.
             on_thread(move || vfs.fill(object, &pieces)).await.ok_or(Errno::EIO)?;
         }

@@ -1,10 +1,16 @@
 //! A store that fails, and a cache disk that does.
 
 use crate::harness::{CACHE, Shape, Volume, World, pattern};
+use bytes::Bytes;
+use futures::future::{BoxFuture, FutureExt, ready};
 use sluice_base::{Errno, Ino, disk::Operation};
-use sluice_object::backend::{Fault, Faults, RequestKind};
+use sluice_object::{
+    StoredObject,
+    backend::{Fault, Faults, RequestKind},
+};
 use sluice_store::CacheState;
-use std::path::Path;
+use sluice_vfs::{Group, Piece};
+use std::{ops::Range, path::Path, sync::Arc};
 
 const LEN: usize = 300_000;
 
@@ -48,6 +54,27 @@ fn a_store_that_is_down_delays_uploads_only() {
     world.remove_cache();
     let volume = world.start();
     assert!(volume.read_all("file").unwrap() == bytes);
+    world.kill(volume);
+}
+
+/// A node that says of everything that there is nothing.
+struct Nothing;
+
+impl Group for Nothing {
+    fn segments(&self, _: StoredObject, range: Range<u32>) -> BoxFuture<'_, Option<Vec<Piece>>> {
+        let absent = |index| Piece { index, bytes: Bytes::new(), crc: 0 };
+        ready(Some(range.map(absent).collect())).boxed()
+    }
+}
+
+/// To be survived: a node that does not have what it should, and does not know it.
+#[test]
+fn what_a_node_says_is_absent_is_asked_of_the_store() {
+    let mut world = World::new(9, Shape::default());
+    world.group = Some(Arc::new(Nothing));
+    let (volume, bytes) = cold_file(&mut world);
+    assert!(volume.read_all("file").unwrap() == bytes);
+    assert!(volume.vfs.status().unwrap().group_fetches > 0);
     world.kill(volume);
 }
 

@@ -11,7 +11,9 @@ use sluice_meta::{
 };
 use sluice_object::{FaultyBackend, MemoryBackend, Store, StoreOptions};
 use sluice_store::{Cache, CacheOptions, SLOT_BYTES};
-use sluice_vfs::{CacheSync, Failure, HandleId, JournalLog, Parts, Read, Recovered, Replay, Settings, Vfs, unstored};
+use sluice_vfs::{
+    CacheSync, Failure, Group, HandleId, JournalLog, Parts, Read, Recovered, Replay, Settings, Vfs, unstored,
+};
 use std::{path::Path, sync::Arc, time::Duration};
 use tokio::runtime::Runtime;
 
@@ -50,6 +52,7 @@ pub struct World {
     pub backend: Arc<FaultyBackend<MemoryBackend>>,
     pub clock: Arc<ManualClock>,
     pub shape: Shape,
+    pub group: Option<Arc<dyn Group>>,
     seed: u64,
 }
 
@@ -57,7 +60,7 @@ impl World {
     pub fn new(seed: u64, shape: Shape) -> Self {
         let backend = Arc::new(FaultyBackend::new(MemoryBackend::default(), seed));
         let (disk, plan, tables, clock) = Default::default();
-        Self { disk, plan, tables, backend, clock, shape, seed }
+        Self { disk, plan, tables, backend, clock, shape, group: None, seed }
     }
 
     fn journal_options(&self, first_seq: Seq) -> JournalOptions {
@@ -122,7 +125,7 @@ impl World {
             entropy,
             session,
             others: None,
-            group: None,
+            group: self.group.clone(),
             runtime: sluice_run::task::handle(runtime.handle()),
         };
         let damaged = recovered.damaged_segments;
