@@ -377,7 +377,10 @@ impl World {
             }
         }
         let last = self.tree(new);
-        self.judge_nodes(new, rotten);
+        // What was lost with the power is looked for everywhere.
+        if last.iter().all(|entry| entry.bytes.is_some()) {
+            self.judge_nodes(new, rotten);
+        }
         for (at, tree) in seen.iter().enumerate() {
             for (one, other) in tree.iter().zip(&last) {
                 if one != other {

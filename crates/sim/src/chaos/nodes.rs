@@ -1,6 +1,6 @@
 //! What goes wrong with nodes, beside what goes wrong elsewhere.
 
-use super::{crash, while_it_lasts};
+use super::{crash, disk_full, while_it_lasts};
 use crate::seed::World;
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use sluice_run::simulation;
@@ -30,7 +30,7 @@ fn run(world: &Arc<World>, rng: &mut SmallRng) {
         simulation::sleep(Duration::from_millis(rng.random_range(200..5000)));
         let node = rng.random_range(world.node_hosts());
         let host = &world.hosts[node];
-        match rng.random_range(0..12) {
+        match rng.random_range(0..13) {
             0 | 1 => crash(world, node, rng, false),
             2 => crash(world, node, rng, true),
             3 => {
@@ -46,7 +46,8 @@ fn run(world: &Arc<World>, rng: &mut SmallRng) {
                 let segments = host.rot(rng);
                 world.trace(|| format!("# the disk of host {node} rots in {segments} places"));
             }
-            9 => {
+            9 => disk_full(world, node, rng),
+            10 => {
                 world.trace(|| format!("# the cache disk of host {node} cannot be read"));
                 host.break_cache(true);
                 simulation::sleep(while_it_lasts(rng));
