@@ -164,6 +164,7 @@ fn messages() -> Vec<(&'static str, Vec<u8>)> {
         mtime: Some(Timestamp { secs: 5, nanos: 6 }),
         kill_suidgid: true,
         new_objects: vec![OBJECT],
+        locked: true,
     };
     let items = vec![Invalidation::Attr(Ino(17)), Invalidation::Entry(dir, b"name".to_vec()), Invalidation::Everything];
     let node = Create { dir, name, mode: mode::SYMLINK | 0o777, rdev: 0, target: b"target", caller };

@@ -44,9 +44,9 @@ def read(n): return attempt(lambda: os.pread(f.fileno(), n, 0).decode())
 def write(text): return attempt(lambda: str(os.pwrite(f.fileno(), text.encode(), 0)))
 def reopen():
     global f
-    f.close()
+    closed = attempt(f.close)
     f = open(sys.argv[1], 'r+b', buffering=0)
-    return 'ok'
+    return closed
 def many(count):
     # Threads that each take the lock once, through an open file of its own.
     global done

@@ -120,8 +120,9 @@ impl VfsHandler {
             }
             Operation::Access { .. } => Ok(Answer::Done),
             Operation::Flush { fh, lock_owner } => {
-                self.vfs.namespace().publish(ino)?;
+                // Last what tells a loss, once: what comes before may be done again where it may wait.
                 self.flushed(ino, HandleId(fh), lock_owner)?;
+                self.vfs.namespace().publish(ino)?;
                 Ok(Answer::Done)
             }
             Operation::SetLk { lock, wait } => self.set_lock(ino, lock, wait),

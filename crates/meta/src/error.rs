@@ -53,6 +53,9 @@ pub enum Error {
     /// The session that the caller acts for has ended: its lease ran out, or somebody took it over.
     #[error("the session has ended")]
     Fenced,
+    /// The lease ended, and with it the locks under which something was written.
+    #[error("the locks are lost under which this was written")]
+    LocksLost,
     /// The server failed, or its answer made no sense.
     #[error("the metadata server: {0}")]
     Server(String),

@@ -58,7 +58,7 @@ pub trait Metadata: Send + Sync {
     fn load_extents(&self, ino: Ino, extents: &mut FileExtents, range: Range<u64>) -> Result<()>;
     /// On return the change survives this process.
     fn change_data(&self, ino: Ino, extents: &mut FileExtents, change: &DataChange<'_>) -> Result<()>;
-    /// On return every mount sees the changes of a file.
+    /// On return every mount sees the changes of a file. Fails once when some were dropped, with the locks under which they were made.
     fn publish(&self, ino: Ino) -> Result<()>;
     /// On return all changes that were made before survive a loss of power, as far as they are not in this process's own log. Fails
     /// once when a change of the file, or without one of any, was lost.

@@ -10,6 +10,7 @@ mod cache;
 mod calls;
 mod doubt;
 mod locks;
+mod lost;
 mod metadata;
 mod pending;
 mod publish;
@@ -62,6 +63,8 @@ pub struct Remote {
     read: Mutex<HashMap<Ino, Timestamp>>,
     on_lost: Mutex<Option<OnLost>>,
     locks: locks::Book,
+    /// Files of which writes were dropped that were made under locks which are lost.
+    dropped: Mutex<lost::Lost>,
     /// Since when, and why, the server does not answer.
     silence: Mutex<Option<(Duration, String)>>,
 }
@@ -90,6 +93,7 @@ impl Remote {
             read: Mutex::default(),
             on_lost: Mutex::default(),
             locks: locks::Book::default(),
+            dropped: Mutex::default(),
             silence: Mutex::default(),
         };
         remote.cache.restart(remote.session.pushes, &mut Vec::new());
@@ -124,8 +128,13 @@ impl Remote {
     fn lost_track(&self, pushes: u64) {
         let mut told = Vec::new();
         self.cache.restart(pushes, &mut told);
+        self.tell_lost(told);
+    }
+
+    /// Those who keep copies of their own believe this no more.
+    fn tell_lost(&self, items: Vec<Invalidation>) {
         if let Some(tell) = &*self.on_lost.lock() {
-            tell(told);
+            tell(items);
         }
     }
 
@@ -258,7 +267,7 @@ impl Remote {
             self.release(&released)?;
         }
         for ino in self.pending.files() {
-            self.publish(ino)?;
+            self.publish_waiting(ino)?;
         }
         self.sync_log()?;
         if self.valid() < self.session.lease() * 2 / 3 {

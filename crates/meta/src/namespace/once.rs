@@ -29,6 +29,8 @@ pub(crate) struct Once {
     pub forget: Range<u64>,
     /// It is done again after a power loss took it: the inode that it made the first time.
     pub again: Option<Ino>,
+    /// It must not be done any more; done before, it is answered.
+    pub barred: bool,
 }
 
 /// What a change did besides its value.
@@ -44,6 +46,8 @@ pub(crate) struct Effects {
     pub seq: Seq,
     /// The session has another epoch by now, or has ended: nothing was done.
     pub fenced: bool,
+    /// It had not been done, and was not done now, because it must not be any more.
+    pub barred: bool,
 }
 
 /// Where a view keeps what its operation did.
@@ -105,7 +109,7 @@ impl OnceState {
         txn: &mut Txn<'a>,
         f: &mut impl FnMut(&mut Txn<'a>) -> Result<R>,
     ) -> Result<R> {
-        let Once { session, epoch, number, forget, again: _ } = &self.once;
+        let Once { session, epoch, number, forget, again: _, barred } = &self.once;
         let record = txn.get(&keys::session(*session))?.map(|bytes| SessionRecord::decode(&bytes)).transpose()?;
         if record.is_none_or(|record| record.epoch != *epoch) {
             *self.effects.lock() = Effects { fenced: true, ..Effects::default() };
@@ -119,6 +123,10 @@ impl OnceState {
             let (answer, value) = stored_result(&stored)?;
             *self.effects.lock() = Effects { answer, replayed: true, ..Effects::default() };
             return Ok(value);
+        }
+        if *barred {
+            *self.effects.lock() = Effects { barred: true, ..Effects::default() };
+            return Err(Error::Stale);
         }
         let value = f(txn)?;
         let touched = touched(txn);

@@ -42,6 +42,9 @@ pub enum Fault {
     /// More open inodes than one session may have.
     #[error("too many open files in this session")]
     TooManyOpen,
+    /// What was written under a lock comes too late: the lease ended, and others may have the lock.
+    #[error("the lease ended, and with it the locks under which this was written")]
+    LocksLost,
     /// The server failed.
     #[error("the server failed: {0}")]
     Server(String),
@@ -78,6 +81,7 @@ impl Fault {
             Fault::Forgotten => 40,
             Fault::TooManyOpen => 41,
             Fault::Server(text) => return (42, text.clone()),
+            Fault::LocksLost => 43,
         };
         (code, text)
     }
@@ -97,6 +101,7 @@ impl Fault {
             39 => Fault::Window,
             40 => Fault::Forgotten,
             41 => Fault::TooManyOpen,
+            43 => Fault::LocksLost,
             _ => Fault::Server(text.into()),
         }
     }

@@ -54,6 +54,9 @@ impl Remote {
         if self.session.retained.take_lost(ino) {
             return Err(Error::Server("it lost changes that could not be made again".into()));
         }
+        if self.dropped.lock().take(ino) {
+            return Err(Error::LocksLost);
+        }
         Ok(())
     }
 

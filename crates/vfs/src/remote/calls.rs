@@ -148,6 +148,7 @@ pub(super) fn failed(fault: Fault) -> Error {
     match fault {
         Fault::Meta(error) => error,
         Fault::Fenced | Fault::Ended => Error::Fenced,
+        Fault::LocksLost => Error::LocksLost,
         // Only of a publish that an earlier process had the answer to, which its log lost with the power: nothing is left to do.
         Fault::Forgotten => Error::Stale,
         other => Error::Server(other.to_string()),

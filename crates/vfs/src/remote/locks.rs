@@ -21,7 +21,7 @@ use sluice_meta::{
     Error, Result,
     rpc::{
         LockKind, LockMode, LockRange,
-        message::{AssertLocks, Lock, LockAnswer, LockInTheWay, LockTest, Renew, TestLock},
+        message::{AssertLocks, Invalidation, Lock, LockAnswer, LockInTheWay, LockTest, Renew, TestLock},
     },
 };
 use sluice_run::time::{sleep, timeout};
@@ -346,23 +346,40 @@ impl Remote {
         }
         let _one = self.locks.asserting.lock();
         while let Some((generation, all)) = self.locks.to_assert() {
+            // A publish under way has its end before the server says that locks are lost: until then it refuses what was written under
+            // them.
+            let _turns = self.turns(&self.pending.locked_files());
             let chunks = all.chunks(AssertLocks::LOCKS_MAX);
             let count = chunks.len().max(1);
             let chunks = chunks.map(<[_]>::to_vec).chain(all.is_empty().then(Vec::new));
             for (index, locks) in chunks.enumerate() {
                 let message = AssertLocks { locks, attempt: self.locks.attempt(), last: index + 1 == count };
                 if !self.ask(&message)?.1 {
-                    let handles = self.locks.lose_all();
+                    let (generation, handles) = self.locks.lose_all();
                     if handles > 0 {
                         tracing::error!(
                             handles,
                             "the lease ended: open files lost their locks and fail until they are closed"
                         );
                     }
+                    self.drop_locked()?;
+                    self.locks.asserted(generation);
                     return Ok(());
                 }
             }
             self.locks.asserted(generation);
+        }
+        Ok(())
+    }
+
+    /// Forgets what was written under locks that are lost: others may have written under them since.
+    fn drop_locked(&self) -> Result<()> {
+        for ino in self.pending.locked_files() {
+            let changes = self.pending.since_locked(ino);
+            self.forget(ino, &changes)?;
+            self.dropped.lock().add(ino);
+            tracing::error!(%ino, changes = changes.len(), "what was written under a lost lock and not published is lost");
+            self.tell_lost(vec![Invalidation::Data(ino)]);
         }
         Ok(())
     }

@@ -78,7 +78,7 @@ impl Metadata for Remote {
     }
 
     fn setattr(&self, ino: Ino, set: &SetAttributes) -> Result<Attr> {
-        self.publish(ino)?;
+        self.publish_waiting(ino)?;
         let asked = self.pending.now();
         let (head, attr) = self.change(&Setattr { ino, set: *set }, &[ino])?;
         if set.atime.is_some() {
@@ -288,7 +288,8 @@ impl Metadata for Remote {
             mode::DIRECTORY => return Err(Error::IsDirectory),
             _ => return Err(Error::Invalid("not a regular file")),
         }
-        let pending = Change::of(self.next_change.fetch_add(1, SeqCst), attr.change, self.clock.wall(), change);
+        let (n, locked) = (self.next_change.fetch_add(1, SeqCst), self.locks.holds_any(ino));
+        let pending = Change::of(n, attr.change, self.clock.wall(), change, locked);
         let body_before = match change.body {
             Some(_) => self.body(ino)?.map_or(0, |body| body.len()),
             None => 0,
@@ -303,10 +304,11 @@ impl Metadata for Remote {
     }
 
     fn publish(&self, ino: Ino) -> Result<()> {
-        if Bug::CloseDoesNotPublish.is_planted() || !self.pending.has(ino) {
+        if Bug::CloseDoesNotPublish.is_planted() {
             return Ok(());
         }
-        self.publish_file(ino)
+        self.publish_waiting(ino)?;
+        if self.dropped.lock().take(Some(ino)) { Err(Error::LocksLost) } else { Ok(()) }
     }
 
     fn sync(&self, ino: Option<Ino>) -> Result<()> {
@@ -316,7 +318,7 @@ impl Metadata for Remote {
     fn object(&self, id: ObjectId) -> Result<Option<ObjectRecord>> {
         // What refers to it here must be known there before anybody judges it.
         for ino in self.pending.files_of(id) {
-            self.publish(ino)?;
+            self.publish_waiting(ino)?;
         }
         Ok(self.ask(&GetObject { id })?.1)
     }

@@ -40,13 +40,15 @@ pub struct Change {
     pub mtime: Option<Timestamp>,
     pub kill_suidgid: bool,
     pub new_objects: Vec<ObjectId>,
+    /// This mount held a lock on the file.
+    pub locked: bool,
     /// Bytes that the file gains or loses; not known of a change that was found again.
     pub held_bytes: i64,
 }
 
 impl Change {
     /// What a data change says, without the data.
-    pub fn of(n: u64, on: u64, now: Timestamp, change: &DataChange<'_>) -> Self {
+    pub fn of(n: u64, on: u64, now: Timestamp, change: &DataChange<'_>, locked: bool) -> Self {
         Self {
             n,
             on,
@@ -57,6 +59,7 @@ impl Change {
             mtime: change.touch.then_some(now),
             kill_suidgid: change.kill_suidgid,
             new_objects: change.new_objects.iter().map(|(id, _)| *id).collect(),
+            locked,
             held_bytes: 0,
         }
     }
@@ -80,6 +83,7 @@ impl Change {
             mtime: publish.mtime,
             kill_suidgid: publish.kill_suidgid,
             new_objects: publish.new_objects,
+            locked: publish.locked,
             held_bytes: 0,
         };
         Some((publish.ino, change))
@@ -100,6 +104,7 @@ impl Change {
             mtime: self.mtime,
             kill_suidgid: self.kill_suidgid,
             new_objects: self.new_objects.clone(),
+            locked: self.locked,
         })
     }
 
@@ -117,6 +122,7 @@ impl Change {
         self.size = then(self.size, next.size);
         self.mtime = next.mtime.or(self.mtime);
         self.kill_suidgid |= next.kill_suidgid;
+        self.locked |= next.locked;
         self.new_objects
             .extend(next.new_objects.iter().filter(|id| !self.new_objects.contains(id)).copied().collect::<Vec<_>>());
         self.n = next.n;
@@ -249,13 +255,26 @@ impl Pending {
             .collect()
     }
 
+    /// Files with changes that were made under a lock.
+    pub fn locked_files(&self) -> Vec<Ino> {
+        let files = self.files.lock();
+        files.iter().filter(|(_, file)| file.changes.iter().any(|change| change.locked)).map(|(ino, _)| *ino).collect()
+    }
+
+    /// Changes of a file from the first on that was made under a lock: what comes behind it stands on it.
+    pub fn since_locked(&self, ino: Ino) -> Vec<u64> {
+        let files = self.files.lock();
+        let changes = files.get(&ino).into_iter().flat_map(|file| &file.changes);
+        changes.skip_while(|change| !change.locked).map(|change| change.n).collect()
+    }
+
     /// The server has the changes of a file up to `last`.
     pub fn published(&self, ino: Ino, last: u64) {
         self.keep(ino, |change| change.n > last);
     }
 
     /// These changes of a file are no longer to be published.
-    pub fn drop_doubtful(&self, ino: Ino, numbers: &[u64]) {
+    pub fn forget(&self, ino: Ino, numbers: &[u64]) {
         self.keep(ino, |change| !numbers.contains(&change.n));
     }
 

@@ -9,7 +9,8 @@ use sluice_meta::{
     store::Txn,
 };
 use sluice_run::collections::HashSet;
-use std::{ops::ControlFlow, sync::atomic::Ordering::SeqCst};
+use sluice_run::lock::MutexGuard;
+use std::{collections::BTreeSet, ops::ControlFlow, sync::atomic::Ordering::SeqCst};
 
 /// Keys of the mount's own store: a table byte, then big-endian numbers.
 ///
@@ -98,7 +99,7 @@ impl Remote {
             changes.iter().for_each(|n| txn.delete(&change_key(ino, *n)));
             Ok(())
         })?;
-        self.pending.drop_doubtful(ino, changes);
+        self.pending.forget(ino, changes);
         Ok(())
     }
 
@@ -115,12 +116,33 @@ impl Remote {
         Ok(change)
     }
 
-    /// Tells the server all changes of a file.
+    /// Tells the server all changes of a file, if there are any.
+    pub(super) fn publish_waiting(&self, ino: Ino) -> Result<()> {
+        if self.pending.has(ino) { self.publish_file(ino) } else { Ok(()) }
+    }
+
+    /// Tells the server all changes of a file. Those that were made under a lock which is lost by then are dropped.
     pub(super) fn publish_file(&self, ino: Ino) -> Result<()> {
         if !crate::may_wait() {
             return Err(Error::Away);
         }
-        let _turn = self.publishing[ino.0 as usize % self.publishing.len()].lock();
+        loop {
+            self.assert_locks()?;
+            match self.publish_all(ino) {
+                Err(Error::LocksLost) if self.locks.is_doubted() => {}
+                done => return done,
+            }
+        }
+    }
+
+    /// On return no publish of these files is under way, nor begins as long as this is held.
+    pub(super) fn turns(&self, inos: &[Ino]) -> Vec<MutexGuard<'_, ()>> {
+        let stripes: BTreeSet<usize> = inos.iter().map(|ino| ino.0 as usize % self.publishing.len()).collect();
+        stripes.into_iter().map(|stripe| self.publishing[stripe].lock()).collect()
+    }
+
+    fn publish_all(&self, ino: Ino) -> Result<()> {
+        let _turn = self.turns(&[ino]);
         while let Some(change) = self.pending.merged(ino, None) {
             let number = self.new_number()?;
             let sent = [ino.0.to_be_bytes(), change.n.to_be_bytes()].concat();

@@ -4,17 +4,16 @@
 //! change is kept here, as bytes; a server that was started again gets it again, under its number, before anything new. What is
 //! refused then, because another mount's change came between, is lost, which the file's next sync tells.
 
+use super::lost::Lost;
 use sluice_base::Ino;
 use sluice_meta::rpc::message::ReplyHead;
 use sluice_run::lock::Mutex;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Changes kept, about: half of the numbers that the server lets be unseen.
 const CHANGES_MAX: usize = 512;
 /// Their bytes, about.
 const BYTES_MAX: usize = 16 << 20;
-/// Files of which a change was lost that are remembered.
-const LOST_MAX: usize = 4096;
 
 /// A change that was answered.
 #[derive(Clone, Debug)]
@@ -41,9 +40,7 @@ struct State {
     bytes: usize,
     /// The run of the server whose answers are taken.
     life: u32,
-    lost: BTreeSet<Ino>,
-    /// More than are remembered.
-    lost_others: bool,
+    lost: Lost,
 }
 
 /// See the module.
@@ -142,26 +139,13 @@ impl Retained {
     pub fn lose(&self, number: u64) {
         let mut state = self.0.lock();
         let Some(entry) = state.changes.get(&number) else { return };
-        for ino in entry.kept.inos.clone() {
-            if state.lost.len() < LOST_MAX {
-                state.lost.insert(ino);
-            } else {
-                state.lost_others = true;
-            }
-        }
+        entry.kept.inos.clone().into_iter().for_each(|ino| state.lost.add(ino));
         state.remove(number);
     }
 
     /// Whether a change of `ino`, or of anything, was lost since this was asked last.
     pub fn take_lost(&self, ino: Option<Ino>) -> bool {
-        let mut state = self.0.lock();
-        match ino {
-            Some(ino) => state.lost.remove(&ino) || state.lost_others,
-            None => {
-                let others = std::mem::take(&mut state.lost_others);
-                !std::mem::take(&mut state.lost).is_empty() || others
-            }
-        }
+        self.0.lock().lost.take(ino)
     }
 }
 

@@ -7,12 +7,15 @@ use sluice_meta::{
     Caller, DataChange, Namespace, NewNode, SizeChange,
     extent::FileExtents,
     records::mode,
-    rpc::{Event, Outcome, Peer, Reply, Server, Settings, Token, message::Push},
+    rpc::{
+        Event, LockKind, LockMode, LockRange, Outcome, Peer, Reply, Server, Settings, Token,
+        message::{Method, Push},
+    },
     store::{Log, MemoryLog, MemoryTables, MetaStore, Options, replay},
 };
 use sluice_vfs::{
-    Metadata,
-    remote::{Link, LinkError, Remote, take_up},
+    HandleId, Metadata,
+    remote::{Link, LinkError, LockCall, Remote, take_up},
     waiting,
 };
 use std::{
@@ -134,6 +137,7 @@ impl Rig {
             rig: self.clone(),
             bound: Mutex::default(),
             fault: Mutex::new(fault),
+            before: Mutex::default(),
             late: Mutex::default(),
         });
         let own = Arc::new(replayed(&log));
@@ -182,6 +186,8 @@ pub struct Loopback {
     /// Whose the connection is, and of which start of the server.
     bound: Mutex<(u64, Option<Peer>)>,
     fault: Mutex<Option<Fault>>,
+    /// Happens instead of the next request of a method.
+    before: Mutex<Option<(u16, Fault)>>,
     late: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
@@ -189,6 +195,11 @@ impl Loopback {
     /// The next answer is lost, and then something happens.
     pub fn lose_answer_and(&self, fault: impl FnOnce(&Rig) + Send + 'static) {
         *self.fault.lock() = Some(Box::new(fault));
+    }
+
+    /// The next request of a method is lost on its way, and something happens.
+    pub fn lose_request_and(&self, method: Method, fault: impl FnOnce(&Rig) + Send + 'static) {
+        *self.before.lock() = Some((method.number(), Box::new(fault)));
     }
 
     /// The next answer is late: something happens after it was made and before it is here.
@@ -201,6 +212,11 @@ impl Link for Loopback {
     fn call(&self, method: u16, body: Vec<u8>) -> Result<Vec<u8>, LinkError> {
         let rig = &self.rig;
         rig.asked.fetch_add(1, SeqCst);
+        let before = self.before.lock().take_if(|(of, _)| *of == method);
+        if let Some((_, fault)) = before {
+            fault(rig);
+            return Err(LinkError::Lost("as told".into()));
+        }
         let server = rig.server.lock().clone();
         let start = rig.start.load(SeqCst);
         let peer = Some(*self.bound.lock()).filter(|(of, _)| *of == start).and_then(|(_, peer)| peer);
@@ -296,6 +312,15 @@ impl Mount {
     /// As [`Mount::write`], and it stays open.
     pub fn write_only(&self, ino: Ino, bytes: &[u8]) {
         write_only(&self.remote, ino, bytes);
+    }
+
+    /// A program locks a whole file, through a handle that is its alone; whether it gets the lock at once.
+    pub fn lock(&self, ino: Ino) -> bool {
+        let handle = HandleId(ino.0);
+        let (kind, mode, range) = (LockKind::Record, LockMode::Exclusive, LockRange::WHOLE);
+        let call = LockCall { ino, handle, kind, owner: 1, range, mode, pid: 1 };
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(self.remote.clone().lock(call, false, Box::pin(std::future::pending()))).is_ok()
     }
 
     pub fn bytes(&self, ino: Ino) -> Vec<u8> {

@@ -116,6 +116,8 @@ messages! {
         kill_suidgid: bool,
         /// Objects that begin with this change, as the session's.
         new_objects: Vec<ObjectId>,
+        /// It was written while the mount held a lock on the file: it is refused once that is lost.
+        locked: bool,
     }
     /// Answers [`Publish`]: what [`super::Open`] would, but for the body, which the publish may have.
     Published {

@@ -73,6 +73,7 @@ impl Stuff {
             mtime: self.yes.then_some(self.time),
             kill_suidgid: self.yes,
             new_objects: vec![self.object(); usize::from(self.choice)],
+            locked: self.yes,
         }
     }
 
@@ -170,6 +171,7 @@ impl Stuff {
             Fault::Fenced,
             Fault::Expired,
             Fault::Ended,
+            Fault::LocksLost,
             Fault::NotResumed,
             Fault::Malformed,
             Fault::Version(self.choice),

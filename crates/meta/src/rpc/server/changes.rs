@@ -73,11 +73,14 @@ impl Server {
                 return Ok(ready(head.encode(Err(&fault))));
             }
         };
+        let is_locked = matches!(&parsed.request, Request::Publish(publish) if publish.locked);
+        // What is sent again was done while the lock was held.
+        let barred = is_locked && again.is_none() && state.locks.is_lost(peer.session);
         drop(state);
         let number = numbered.then_some(parsed.number.number);
         let made = again.filter(|ino| *ino != Ino(0));
-        let view =
-            self.names.in_session(Once { session: peer.session, epoch: peer.epoch, number, forget, again: made });
+        let (session, epoch) = (peer.session, peer.epoch);
+        let view = self.names.in_session(Once { session, epoch, number, forget, again: made, barred });
         let doomed = Doomed::default();
         let result = self.apply(&view, peer, &parsed.request, &doomed);
         let effects = view.effects();
@@ -90,6 +93,7 @@ impl Server {
             Ok(attr) if !effects.fenced => state.done(&running, effects, attr, dirs),
             Ok(_) => state.failed(&running, &Fault::Fenced),
             Err(_) if effects.fenced => state.failed(&running, &Fault::Fenced),
+            Err(_) if effects.barred => state.failed(&running, &Fault::LocksLost),
             Err(_) if running.again && state.may_come_later(peer.session) => {
                 state.wait_again(Deferred::new(token, peer, parsed, body));
                 Outcome::Wait(token)

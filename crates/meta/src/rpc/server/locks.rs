@@ -148,6 +148,11 @@ impl Locks {
         }
     }
 
+    /// Whether a session has lost its locks and does not know yet.
+    pub fn is_lost(&self, session: SessionId) -> bool {
+        self.clients.get(&session).is_some_and(|client| client.lost == Some(false))
+    }
+
     /// A session ended, or begins anew.
     pub fn ended(&mut self, session: SessionId) {
         self.owing.remove(&session);

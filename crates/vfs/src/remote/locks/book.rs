@@ -127,8 +127,9 @@ impl Book {
         }
     }
 
-    /// The server has given them to others, or may have. Tells how many handles have lost theirs.
-    pub(super) fn lose_all(&self) -> usize {
+    /// The server has given them to others, or may have. Tells the generation, and how many handles have lost theirs. What they were
+    /// for is in doubt until it is asserted.
+    pub(super) fn lose_all(&self) -> (u64, usize) {
         let mut state = self.state.lock();
         let State { files, handles, lost, .. } = &mut *state;
         let held = |handle: &Handle| has_locks(files, handle);
@@ -137,8 +138,7 @@ impl Book {
         files.clear();
         handles.clear();
         state.generation += 1;
-        state.doubted = false;
-        losers.len()
+        (state.generation, losers.len())
     }
 
     pub(super) fn attempt(&self) -> u64 {
@@ -163,7 +163,7 @@ impl Book {
         Some((state.generation, state.attempts))
     }
 
-    pub(super) fn is_doubted(&self) -> bool {
+    pub fn is_doubted(&self) -> bool {
         self.state.lock().doubted
     }
 
@@ -201,6 +201,11 @@ impl Book {
     pub(super) fn holds(&self, ino: Ino, kind: LockKind, owner: u64, range: LockRange) -> bool {
         let state = self.state.lock();
         state.files.get(&ino).is_some_and(|file| file.of(kind).of_within(owner, range).next().is_some())
+    }
+
+    /// Whether any program of this mount holds a lock on a file.
+    pub fn holds_any(&self, ino: Ino) -> bool {
+        self.any.load(SeqCst) && self.state.lock().files.contains_key(&ino)
     }
 
     pub(super) fn standing(&self, handle: HandleId) -> Standing {

@@ -102,7 +102,8 @@ fn a_fenced_incarnation_can_do_nothing() {
     let new = Peer { epoch: 2, ..old };
     rig.create(new, "other");
     // Even what had passed the check before the take-over does not commit after it.
-    let once = crate::namespace::Once { session: old.session, epoch: 1, number: None, forget: 0..0, again: None };
+    let (session, forget) = (old.session, 0..0);
+    let once = crate::namespace::Once { session, epoch: 1, number: None, forget, again: None, barred: false };
     let view = rig.server.namespace().in_session(once);
     assert!(view.update_atime(Ino::ROOT).is_err() && view.effects().fenced);
     let rig = rig.restart();

@@ -118,6 +118,7 @@ fn a_publish_is_done_once_and_plans_against_what_is_stored() {
         mtime: Some(sluice_base::Timestamp { secs: 77, nanos: 0 }),
         kill_suidgid: false,
         new_objects: if new { vec![object] } else { vec![] },
+        locked: false,
     };
     let attr = rig.ask(peer, &publish(0, 0, true)).expect("published").attr;
     assert_eq!((attr.size, attr.held_bytes, attr.mtime.secs), (4096, 4096, 77));
