@@ -105,6 +105,8 @@ struct Ids {
     block: Range<u64>,
     /// A block survives power loss before a number of it is given: what was told to others is not given to something else then.
     durable: bool,
+    /// The run of the server that gives them; 0 without one.
+    life: u32,
 }
 
 /// The file system's rules over its tables.

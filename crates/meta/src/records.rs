@@ -7,6 +7,8 @@ use sluice_base::{Ino, SessionId, Timestamp};
 const VERSION: u8 = 1;
 /// That of a session that was taken over.
 const VERSION_CLAIMED: u8 = 2;
+/// Added to that of a session that was given up.
+const LEFT: u8 = 2;
 
 /// File type bits of st_mode (inode(7)).
 pub mod mode {
@@ -387,6 +389,8 @@ pub struct SessionRecord {
     pub name: Vec<u8>,
     /// By whom it was taken over last.
     pub claimed: Option<Claimed>,
+    /// Nobody came for it for so long that it ended. Its journal may still take it over.
+    pub left: bool,
 }
 
 /// A take-over, as whoever made it may make it again.
@@ -406,6 +410,7 @@ impl SessionRecord {
             w = w.u32(from).u64(secret);
             w.0[0] = VERSION_CLAIMED;
         }
+        w.0[0] += if self.left { LEFT } else { 0 };
         w.bytes(&self.name).0
     }
     /// The value of a stored form.
@@ -414,12 +419,13 @@ impl SessionRecord {
             let (&version, rest) = bytes.split_first()?;
             let (mut r, mut claimed) = (Reader(rest), None);
             let (epoch, begun) = (r.u32()?, r.time()?);
-            match version {
+            let left = version > LEFT;
+            match version - if left { LEFT } else { 0 } {
                 VERSION => {}
                 VERSION_CLAIMED => claimed = Some(Claimed { from: r.u32()?, secret: r.u64()? }),
                 _ => return None,
             }
-            Some(Self { epoch, begun, name: r.rest().to_vec(), claimed })
+            Some(Self { epoch, begun, name: r.rest().to_vec(), claimed, left })
         };
         parse().ok_or_else(|| damaged("session"))
     }

@@ -83,7 +83,7 @@ impl Namespace {
             Ok(life)
         })?;
         self.store.ensure_synced(begun.seq)?;
-        *self.ids.lock() = super::Ids { block: 0..0, durable: true };
+        *self.ids.lock() = super::Ids { block: 0..0, durable: true, life: begun.value };
         Ok(begun.value)
     }
 
@@ -96,7 +96,7 @@ impl Namespace {
             txn.put(&key, session.0.to_le_bytes());
             txn.put(
                 &keys::session(session),
-                SessionRecord { epoch: 1, begun, name: name.to_vec(), claimed: None }.encode(),
+                SessionRecord { epoch: 1, begun, name: name.to_vec(), claimed: None, left: false }.encode(),
             );
             Ok(session)
         })
@@ -120,7 +120,7 @@ impl Namespace {
             if claim.epoch <= before || (from != before && record.claimed != claimed) {
                 return Ok(None);
             }
-            txn.put(&key, SessionRecord { epoch: claim.epoch, claimed, ..record }.encode());
+            txn.put(&key, SessionRecord { epoch: claim.epoch, claimed, left: false, ..record }.encode());
             Ok(Some(before))
         })
     }
@@ -141,6 +141,33 @@ impl Namespace {
         Ok(())
     }
 
+    /// A session as it is stored; a left one too.
+    pub(crate) fn session(&self, session: SessionId) -> Result<Option<SessionRecord>> {
+        let stored = self.store.snapshot().get(&keys::session(session))?;
+        stored.map(|bytes| SessionRecord::decode(&bytes)).transpose()
+    }
+
+    /// A session ended in this epoch because nobody came for it. Its results stay, as whoever has its journal may ask whether what
+    /// it sent was done; but of no more than `left_max` such sessions: beyond, those that began first go.
+    pub(crate) fn leave_session(&self, session: SessionId, epoch: u32, left_max: usize) -> Result<()> {
+        if self.kept_numbers(session)?.is_none() {
+            return self.end_session(session);
+        }
+        let key = keys::session(session);
+        self.store.transact(|txn| -> Result<()> {
+            if let Some(bytes) = txn.get(&key)? {
+                let record = SessionRecord::decode(&bytes)?;
+                // Else it was taken over meanwhile.
+                if record.epoch == epoch {
+                    txn.put(&key, SessionRecord { left: true, ..record }.encode());
+                }
+            }
+            Ok(())
+        })?;
+        let left: Vec<SessionId> = self.sessions()?.iter().filter(|(_, of)| of.left).map(|(id, _)| *id).collect();
+        left[..left.len().saturating_sub(left_max)].iter().try_for_each(|oldest| self.end_session(*oldest))
+    }
+
     /// Keeps the group of the volume's nodes, in a form that is the group's own.
     pub fn keep_nodes(&self, saved: &[u8]) -> Result<Committed<()>> {
         self.store.transact(|txn| {
@@ -154,7 +181,7 @@ impl Namespace {
         Ok(self.store.snapshot().get(&keys::volume("nodes"))?.map(|saved| saved.to_vec()))
     }
 
-    /// Every session that has begun with a name and has not ended.
+    /// Every session that has begun with a name and has not ended, and those that were left, in the order in which they began.
     pub(crate) fn sessions(&self) -> Result<Vec<(SessionId, SessionRecord)>> {
         let (from, to) = keys::whole_table(b'm');
         let (mut found, mut failed) = (Vec::new(), None);

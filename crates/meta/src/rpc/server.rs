@@ -114,7 +114,7 @@ impl Server {
     /// A server of a volume that nobody else serves or mounts. Sessions of an earlier run are in grace from `now` on.
     pub fn open(names: Arc<Namespace>, settings: Settings, now: Duration) -> Result<Self> {
         let mut state = State::new(settings, names.begin_life()?, names.store().clone());
-        for (session, record) in names.sessions()? {
+        for (session, record) in names.sessions()?.into_iter().filter(|(_, record)| !record.left) {
             let kept = names.kept_numbers(session)?;
             state.load(session, record, kept, now);
         }

@@ -2,7 +2,7 @@
 //!
 //! A session is **live** while its lease lasts, from the last request that renewed it. When the lease ends it is **expired**:
 //! nothing that it cached counts any more and its requests are refused, but what it holds open is kept, and it may be resumed.
-//! When it stays away for [`GIVE_UP_LEASES`] it **ends** and gives everything back. After a restart of the server each session
+//! When it stays away for [`GIVE_UP_LEASES`] it **ends** and gives everything back; only a take-over brings it back then. After a restart of the server each session
 //! is in **grace** for one lease: nobody knows what it caches, so whatever others change waits until it was resumed or until
 //! the grace is over, when it is expired like any other.
 //!
@@ -44,8 +44,8 @@ pub struct Session {
 pub enum Lapse {
     /// Its lease or its grace is over: forget what it caches.
     Expired(SessionId),
-    /// It stayed away too long: give back what it holds.
-    Ended(SessionId),
+    /// It stayed away too long, in this epoch: give back what it holds.
+    Ended(SessionId, u32),
 }
 
 /// All sessions that have not ended.
@@ -152,11 +152,11 @@ impl Sessions {
                 lapses.push(Lapse::Expired(*id));
             }
             if now >= session.until && session.state == Liveness::Expired {
-                lapses.push(Lapse::Ended(*id));
+                lapses.push(Lapse::Ended(*id, session.epoch));
             }
         }
         for lapse in &lapses {
-            if let Lapse::Ended(id) = lapse {
+            if let Lapse::Ended(id, _) = lapse {
                 self.sessions.remove(id);
             }
         }
@@ -224,7 +224,7 @@ mod tests {
         assert!(sessions.check(PEER).is_ok());
         assert_eq!(sessions.lapse(secs(115)), [Lapse::Expired(ONE)]);
         assert_eq!(sessions.next_lapse(), Some(secs(265)));
-        assert_eq!(sessions.lapse(secs(265)), [Lapse::Ended(ONE)]);
+        assert_eq!(sessions.lapse(secs(265)), [Lapse::Ended(ONE, 1)]);
         assert!(matches!(sessions.resume(PEER, secs(266)), Err(Fault::Ended)));
         assert_eq!(sessions.next_lapse(), None);
     }
@@ -255,6 +255,6 @@ mod tests {
     #[test]
     fn a_clock_that_leapt_expires_and_ends_at_once() {
         let mut sessions = begun();
-        assert_eq!(sessions.lapse(secs(1000)), [Lapse::Expired(ONE), Lapse::Ended(ONE)]);
+        assert_eq!(sessions.lapse(secs(1000)), [Lapse::Expired(ONE), Lapse::Ended(ONE, 1)]);
     }
 }

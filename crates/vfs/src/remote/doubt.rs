@@ -2,7 +2,7 @@
 //!
 //! Then the log may end between a change and the note that it was published, although the server has it. Published once more it would
 //! go over what other mounts have written since. Each change says on which change counter of its file it was made. A publish raises
-//! the counter, so a change that was made on the counter that the file has now was not published, nor has anybody changed the file
+//! the counter, to where no run of the server but this one comes, so a change that was made on the counter that the file has now was not published, nor has anybody changed the file
 //! after it; and what follows it in its file was not published either. What comes before the first such change may have been, and
 //! is dropped: its file was neither synced since, which publishes it first and returns when the note is durable, nor closed before an
 //! fsync of anything. After kill -9 the log is whole, and nothing is dropped.

@@ -7,7 +7,11 @@ use rig::Rig;
 use sluice_base::Ino;
 use sluice_meta::{Attr, Error, RenameMode, SetAttributes, store::Log};
 use sluice_vfs::{Metadata, remote::Remote, waiting};
-use std::{ops::ControlFlow, time::Duration};
+use std::{
+    ops::ControlFlow,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 const ROOT: Ino = Ino::ROOT;
 
@@ -172,6 +176,52 @@ fn a_publish_of_which_the_log_kept_no_note_is_not_done_over_what_came_after_it()
     b.write(file, b"theirs again");
     let a = rig.mount_killed(a);
     assert_eq!(a.bytes(file), b"theirs again");
+    rig.check();
+}
+
+/// To be survived: a mount is killed while a publish is under way, and comes back when its session has ended.
+#[test]
+fn a_publish_under_way_is_done_once_however_long_the_mount_stays_away() {
+    let rig = Rig::new();
+    let (a, b) = (rig.mount("a"), rig.mount("b"));
+    let file = a.create(ROOT, "file");
+    a.write_only(file, b"ours");
+    // What the process has written when it is killed: that it publishes, not that this was answered.
+    let (left, log) = (Arc::new(Mutex::new(None)), a.log.clone());
+    let killed = left.clone();
+    a.link.before_the_answer(move || *killed.lock().unwrap() = Some(rig::copy(&log)));
+    a.run(|a| a.publish(file)).unwrap();
+    assert_eq!(b.bytes(file), b"ours");
+    b.write(file, b"theirs");
+    for _ in 0..17 {
+        rig.clock.advance(Duration::from_secs(10));
+        b.keep();
+    }
+    let a = rig.mount_of_copy(&left.lock().unwrap().take().unwrap()).unwrap();
+    assert_eq!((a.bytes(file), b.bytes(file)), (b"theirs".to_vec(), b"theirs".to_vec()));
+    a.write(file, b"later");
+    assert_eq!(b.bytes(file), b"later");
+    rig.check();
+}
+
+/// To be survived: the hosts of a mount and of the server lose their power, and the file has as many changes again.
+#[test]
+fn a_publish_that_both_hosts_lost_is_not_done_over_what_came_after_it() {
+    let rig = Rig::new();
+    let (a, b) = (rig.mount("a"), rig.mount("b"));
+    let file = a.create(ROOT, "file");
+    a.run(|a| a.sync(Some(file))).unwrap();
+    a.write(file, b"first");
+    a.write_only(file, b"second");
+    sync_own(&a);
+    a.run(|a| a.publish(file)).unwrap();
+    rig.lose_power();
+    // Nobody waits for `a` any more.
+    b.keep();
+    rig.clock.advance(Duration::from_secs(16));
+    b.write(file, b"theirs");
+    let a = rig.mount_lost_power(a);
+    assert_eq!((a.bytes(file), b.bytes(file)), (b"theirs".to_vec(), b"theirs".to_vec()));
     rig.check();
 }
 

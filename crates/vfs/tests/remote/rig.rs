@@ -254,6 +254,15 @@ pub fn write_only(remote: &Remote, ino: Ino, bytes: &[u8]) {
     waiting(|| remote.change_data(ino, &mut FileExtents::default(), &change)).unwrap();
 }
 
+/// A copy of a log as it is now.
+pub fn copy(log: &MemoryLog) -> Arc<MemoryLog> {
+    let copy = MemoryLog::default();
+    for (_, class, record) in log.records() {
+        copy.append(class, &[&record]).unwrap();
+    }
+    Arc::new(copy)
+}
+
 /// A mount's metadata.
 pub struct Mount {
     pub remote: Arc<Remote>,
@@ -272,11 +281,7 @@ impl Mount {
 
     /// A copy of its log as it is now.
     pub fn copy(&self) -> Arc<MemoryLog> {
-        let copy = MemoryLog::default();
-        for (_, class, record) in self.log.records() {
-            copy.append(class, &[&record]).unwrap();
-        }
-        Arc::new(copy)
+        copy(&self.log)
     }
 
     /// What is done once a second.

@@ -4,6 +4,8 @@ use super::{Event, Server, state::Work};
 use sluice_base::Ino;
 use std::time::Duration;
 
+/// Sessions that ended because nobody came for them, and whose results are kept: hosts that are away for long.
+pub(super) const LEFT_MAX: usize = 256;
 /// Orphans that one transaction reclaims.
 const RECLAIM_AT_ONCE: usize = 64;
 
@@ -61,6 +63,11 @@ impl Server {
             Work::End(session) => {
                 if let Err(error) = self.names.end_session(session) {
                     tracing::error!(%error, %session, "the session's record stays until the next start");
+                }
+            }
+            Work::Leave(session, epoch) => {
+                if let Err(error) = self.names.leave_session(session, epoch, LEFT_MAX) {
+                    tracing::error!(%error, %session, "the session's record stays as it is until the next start");
                 }
             }
             Work::Reclaim(orphans) => orphans.chunks(RECLAIM_AT_ONCE).for_each(|some| self.reclaim(some)),

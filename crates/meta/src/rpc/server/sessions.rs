@@ -29,12 +29,12 @@ impl Server {
         {
             let mut state = self.state.lock();
             state.lapse(now);
-            match resume.take_over {
-                None => drop(state.sessions.known(peer)?),
-                // Whether it may be so is for the stored record to say.
-                Some(_) => state.sessions.exists(peer.session)?,
+            // Whether it may be taken over is for the stored record to say.
+            if resume.take_over.is_none() {
+                state.sessions.known(peer)?;
             }
         }
+        let stored = self.names.session(peer.session)?.ok_or(Fault::Ended)?;
         let (mut durable, mut fenced) = (Seq(0), None);
         if let Some(claim) = resume.take_over {
             let taken = self.names.take_over_session(peer.session, peer.epoch, claim)?;
@@ -42,8 +42,13 @@ impl Server {
             peer.epoch = claim.epoch;
             durable = taken.seq;
         }
+        let kept = self.names.kept_numbers(peer.session)?;
         let mut state = self.state.lock();
         if let Some(fenced) = fenced {
+            if state.sessions.exists(peer.session).is_err() {
+                // Nobody had come for it for long.
+                state.load(peer.session, stored, kept, now);
+            }
             state.sessions.take_over(peer.session, peer.epoch);
             // The programs of the old incarnation are gone.
             state.locks.ended(peer.session);

@@ -32,6 +32,8 @@ pub(super) struct Client {
 #[derive(Debug)]
 pub(super) enum Work {
     End(SessionId),
+    /// It was in this epoch.
+    Leave(SessionId, u32),
     Reclaim(Vec<Ino>),
 }
 
@@ -147,7 +149,10 @@ impl State {
                     self.answer_locks();
                     self.events.push(Event::Expired(session));
                 }
-                Lapse::Ended(session) => self.ended(session),
+                Lapse::Ended(session, epoch) => {
+                    self.give_back(session);
+                    self.work.push(Work::Leave(session, epoch));
+                }
             }
         }
     }
@@ -162,15 +167,20 @@ impl State {
         self.release_holds(free);
     }
 
-    /// The session has ended: gives back what it held.
+    /// The session has ended itself: nothing is left to ask for.
     pub fn ended(&mut self, session: SessionId) {
+        self.give_back(session);
+        self.work.push(Work::End(session));
+    }
+
+    /// What a session held that has ended.
+    fn give_back(&mut self, session: SessionId) {
         self.forget_cached(session);
         self.locks.ended(session);
         self.answer_locks();
         self.sessions.end(session);
         let held = self.interest.end(session);
         self.clients.remove(&session);
-        self.work.push(Work::End(session));
         self.events.push(Event::Ended(session));
         self.reclaim_unheld(held);
     }

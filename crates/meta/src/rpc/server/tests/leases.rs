@@ -179,9 +179,50 @@ fn sessions_end_for_good() {
     assert_eq!(list.iter().map(|s| (s.session, &s.name[..], s.open)).collect::<Vec<_>>(), [(a.session, &b"a"[..], 1)]);
     rig.advance(15 + 150);
     assert_eq!(rig.poll(), [Event::Expired(a.session), Event::Ended(a.session)]);
-    assert_eq!(rig.server.namespace().sessions().expect("read"), []);
-    assert_eq!(rig.server.namespace().kept_numbers(a.session).expect("read"), None);
+    assert!(matches!(rig.resume(a, false, &[]), Err(Fault::Ended)), "its handles are gone");
+    assert!(matches!(rig.resume(b, true, &[]), Err(Fault::Ended)), "it said itself that nothing is left");
     assert_eq!(rig.server.poll_at(), None);
+}
+
+/// To be survived: a mount is killed with a change under way, and comes back when its session has ended, and the server was
+/// restarted too.
+#[test]
+fn a_session_that_was_left_is_taken_over_with_its_results() {
+    let mut rig = Rig::new();
+    let (a, reader) = (rig.begin("a"), rig.begin("reader"));
+    let made = rig.create(a, "file");
+    for restart in [false, true] {
+        rig.advance(15 + 150);
+        rig.poll();
+        if restart {
+            rig = rig.restart();
+            rig.poll();
+            assert!(rig.server.poll_at().is_none(), "nobody waits for it");
+        }
+        let epoch = if restart { 2 } else { 1 };
+        let resumed = rig.resume(Peer { epoch, ..a }, true, &[]).expect("taken over");
+        assert_eq!((resumed.epoch, resumed.numbers, resumed.kept), (epoch + 1, 1, false));
+        let back = Peer { epoch: resumed.epoch, ..a };
+        let again = answer::<Create>(&rig.send_same(back, &rig.creation("file", mode::REGULAR)));
+        assert_eq!(again.answer.expect("as the first time").value.ino, made.ino);
+        assert!(matches!(rig.lookup(Peer { epoch, ..a }, "file"), Err(Fault::Fenced)));
+    }
+    assert!(matches!(rig.resume(reader, true, &[]), Err(Fault::Ended)), "of one that changed nothing nothing is kept");
+}
+
+#[test]
+fn of_many_sessions_that_were_left_those_that_began_last_are_kept() {
+    let rig = Rig::new();
+    let peers: Vec<Peer> = (0..=super::super::poll::LEFT_MAX).map(|_| rig.begin("one of many")).collect();
+    for (index, peer) in peers.iter().enumerate() {
+        // Some wait for those who came before; they are done.
+        drop(rig.send(*peer, &rig.creation(&index.to_string(), mode::REGULAR)));
+    }
+    rig.advance(15 + 150);
+    rig.poll();
+    assert!(matches!(rig.resume(peers[0], true, &[]), Err(Fault::Ended)));
+    rig.resume(peers[1], true, &[]).expect("kept");
+    rig.resume(peers[peers.len() - 1], true, &[]).expect("kept");
 }
 
 #[test]
