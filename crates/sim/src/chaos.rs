@@ -2,8 +2,12 @@
 
 mod nodes;
 
-use crate::{hosts::SERVER, seed::World};
+use crate::{
+    hosts::{Failing, SERVER},
+    seed::World,
+};
 use rand::{Rng, rngs::SmallRng};
+use sluice_base::disk::Operation;
 use sluice_object::backend::Faults;
 use sluice_run::simulation;
 use std::{
@@ -25,7 +29,7 @@ pub fn run(world: &Arc<World>, rng: &mut SmallRng) {
         simulation::sleep(Duration::from_millis(rng.random_range(50..2500)));
         let mount = rng.random_range(0..world.mounts());
         let process = world.hosts[mount + 1].process;
-        match rng.random_range(0..13) {
+        match rng.random_range(0..16) {
             0 | 1 => {
                 // What is slow is more likely to be on its way.
                 simulation::set_latency(Duration::from_millis(rng.random_range(1..1000)));
@@ -46,7 +50,11 @@ pub fn run(world: &Arc<World>, rng: &mut SmallRng) {
             7 | 12 => crash(world, mount + 1, rng, true),
             8 | 9 => crash(world, 0, rng, false),
             10 => store_away(world, rng),
-            _ => disk_full(world, mount + 1, rng),
+            11 => disk_full(world, mount + 1, rng),
+            _ => {
+                let host = if rng.random_ratio(1, 3) { 0 } else { mount + 1 };
+                disk_fails(world, host, rng);
+            }
         }
         world.restart_failed(0..=world.mounts());
     }
@@ -91,4 +99,25 @@ fn disk_full(world: &World, host: usize, rng: &mut SmallRng) {
     simulation::sleep(while_it_lasts(rng));
     host.limit_disk(u64::MAX);
     world.trace(|| "# it has room again".into());
+}
+
+/// A disk gives errors, once or for a while. A journal whose disk has failed stops for good: its process is started again.
+fn disk_fails(world: &Arc<World>, host: usize, rng: &mut SmallRng) {
+    // Bytes that only a cache disk has, and that cannot be read, are lost.
+    let (failing, operations) = match rng.random_ratio(1, 2) {
+        true => (Failing::Journal, &[Operation::Read, Operation::Write, Operation::Sync][..]),
+        false => (Failing::Cache, &[Operation::Write, Operation::Sync][..]),
+    };
+    let operation = operations[rng.random_range(0..operations.len())];
+    let nth = rng.random_ratio(1, 2).then(|| rng.random_range(1..30));
+    world.trace(|| {
+        format!("# host {host}: {operation:?} of its {failing:?} fails{}", if nth.is_some() { " once" } else { "" })
+    });
+    world.hosts[host].fail_disk(failing, operation, nth);
+    simulation::sleep(while_it_lasts(rng));
+    world.hosts[host].plan.heal();
+    world.trace(|| format!("# the disk of host {host} is well"));
+    if failing == Failing::Journal {
+        crash(world, host, rng, false);
+    }
 }

@@ -62,6 +62,13 @@ impl Clock for HostClock {
     }
 }
 
+/// Which disk of a host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failing {
+    Cache,
+    Journal,
+}
+
 /// One host.
 pub struct Host {
     /// The process that runs on it, and its place in the network.
@@ -126,6 +133,18 @@ impl Host {
         let some: Vec<_> = (0..segments).filter(|_| rng.random_ratio(3, 4)).collect();
         let offsets = some.into_iter().map(|at| at * SEGMENT_BYTES as u64 + rng.random_range(0..SEGMENT_BYTES as u64));
         offsets.filter(|offset| disk.flip_bit(&slab, *offset)).count()
+    }
+
+    /// From now on `operation` fails there until the plan is healed, or only the `nth` time.
+    pub fn fail_disk(&self, failing: Failing, operation: Operation, nth: Option<u64>) {
+        let under = match failing {
+            Failing::Cache => CACHE,
+            Failing::Journal => JOURNAL,
+        };
+        match nth {
+            Some(nth) => self.plan.fail_nth_under(operation, Path::new(under), nth, Errno::EIO),
+            None => self.plan.fail_under(operation, Path::new(under), Errno::EIO),
+        }
     }
 
     /// From now on its cache disk gives nothing back, or does again.

@@ -34,6 +34,7 @@ pub struct FaultPlan(Mutex<Plan>);
 struct Plan {
     seen: [u64; OPERATIONS],
     nth: Vec<(Operation, u64, Errno)>,
+    nth_under: Vec<(Operation, PathBuf, u64, Errno)>,
     under: Vec<(Operation, PathBuf, Errno)>,
 }
 
@@ -45,6 +46,11 @@ impl FaultPlan {
         plan.nth.push((operation, at, errno));
     }
 
+    /// The `n`-th `operation` from now on `path` and what lies under it fails, once.
+    pub fn fail_nth_under(&self, operation: Operation, path: &Path, n: u64, errno: Errno) {
+        self.0.lock().nth_under.push((operation, path.to_owned(), n, errno));
+    }
+
     /// Every `operation` on `path` and what lies under it fails until `heal`.
     pub fn fail_under(&self, operation: Operation, path: &Path, errno: Errno) {
         self.0.lock().under.push((operation, path.to_owned(), errno));
@@ -54,6 +60,7 @@ impl FaultPlan {
     pub fn heal(&self) {
         let mut plan = self.0.lock();
         plan.nth.clear();
+        plan.nth_under.clear();
         plan.under.clear();
     }
 
@@ -66,6 +73,17 @@ impl FaultPlan {
         let mut plan = self.0.lock();
         plan.seen[operation as usize] += 1;
         let now = plan.seen[operation as usize];
+        let mut once = None;
+        plan.nth_under.retain_mut(|(what, dir, left, errno)| {
+            if *what == operation && path.starts_with(dir) {
+                *left -= 1;
+                once = once.or((*left == 0).then_some(*errno));
+            }
+            *left > 0
+        });
+        if let Some(errno) = once {
+            return Err(io::Error::from_raw_os_error(errno.0));
+        }
         let nth = plan.nth.iter().position(|&(what, at, _)| what == operation && at == now);
         let errno = match nth {
             Some(index) => Some(plan.nth.swap_remove(index).2),
@@ -192,6 +210,12 @@ mod tests {
         assert_eq!(found, [2, 2, 1, 1], "half of the failed write arrived");
         assert_eq!(raw(file.write_all_at(&[3; 4], 0)), Ok(()));
 
+        plan.fail_nth_under(Operation::Write, &dir.join("other"), 1, Errno::EIO);
+        plan.fail_nth_under(Operation::Write, dir, 2, Errno::EIO);
+        assert_eq!(raw(file.write_all_at(&[4; 4], 0)), Ok(()));
+        assert_eq!(raw(file.write_all_at(&[5; 4], 0)), Err(Errno::EIO));
+        assert_eq!(raw(file.write_all_at(&[6; 4], 0)), Ok(()));
+
         plan.fail_under(Operation::Sync, dir, Errno::EIO);
         plan.fail_under(Operation::Allocate, &dir.join("f"), Errno::ENOSPC);
         plan.fail_under(Operation::Read, &dir.join("other"), Errno::EIO);
@@ -201,7 +225,7 @@ mod tests {
         assert_eq!(raw(file.read_exact_at(&mut found, 0)), Ok(()));
         plan.heal();
         assert_eq!(raw(file.sync_data()), Ok(()));
-        assert_eq!(plan.count(Operation::Write), 3);
+        assert_eq!(plan.count(Operation::Write), 6);
         assert_eq!(plan.count(Operation::Sync), 3);
     }
 }
