@@ -3,8 +3,8 @@
 use crate::{
     control::{Ask, Control, Told},
     directory,
-    mount::START_TIME,
     output::note,
+    reach::START_TIME,
     status::served::call,
 };
 use anyhow::{anyhow, bail};

@@ -16,6 +16,7 @@ mod metrics;
 mod mount;
 mod mounts;
 mod output;
+mod reach;
 mod running;
 mod serve;
 mod status;

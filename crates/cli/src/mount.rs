@@ -10,6 +10,7 @@ use crate::{
     guard,
     metrics::{Lease, Metrics, MetricsArgs, Probe, VolumeSource},
     output::note,
+    reach::{START_TIME, addresses, reach, told_config},
     running::{Running, available, until_the_end},
     units, up,
     volume::{self, OpenOptions},
@@ -20,7 +21,7 @@ use clap::builder::ValueParser;
 use kernel::MountKernel;
 use sluice_base::{Clock, OsEntropy, SystemClock, crc::crc32c};
 use sluice_fuse::ServeOptions;
-use sluice_join::{Callbacks, NetLink, Peers, Replayed, Reporter, Work, keep, methods};
+use sluice_join::{Callbacks, NetLink, Peers, Replayed, Reporter, Work, keep};
 use sluice_net::{Client, ClientOptions};
 use sluice_run::task;
 use sluice_vfs::{
@@ -30,7 +31,6 @@ use sluice_vfs::{
 use sluice_wire::{Hello, LaneClass, PeerKind};
 use std::{
     env, fs,
-    net::SocketAddr,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -72,8 +72,6 @@ pub struct MountArgs {
     pub metrics: MetricsArgs,
 }
 
-/// Time for the server to answer before a mount gives up its start.
-pub const START_TIME: Duration = Duration::from_secs(10);
 /// Threads that wait for the server at once.
 const WAITING_MAX: usize = 128;
 
@@ -143,17 +141,6 @@ fn default_state(meta: &str, mountpoint: &Path) -> anyhow::Result<PathBuf> {
     let name = format!("{meta} {}", mountpoint.display());
     let last = mountpoint.file_name().unwrap_or_default().to_string_lossy().into_owned();
     Ok(base.join("sluice").join(format!("{last}-{:08x}", crc32c(name.as_bytes()))))
-}
-
-pub async fn addresses(meta: &str) -> anyhow::Result<Vec<SocketAddr>> {
-    let host = meta.strip_prefix("sluice://").filter(|host| !host.is_empty());
-    let host = host.ok_or_else(|| anyhow!("`{meta}` names no server: write sluice://HOST:PORT"))?;
-    let found = tokio::net::lookup_host(host).await;
-    let found: Vec<_> = found.with_context(|| format!("looking up `{host}`; write sluice://HOST:PORT"))?.collect();
-    if found.is_empty() {
-        bail!("`{host}` has no address");
-    }
-    Ok(found)
 }
 
 fn mount(args: &MountArgs, place: &Place, mountpoint: &Path, runtime: &Runtime) -> anyhow::Result<ExitCode> {
@@ -295,18 +282,8 @@ async fn connect(
     };
     let (found, entropy) = (addresses(&args.meta).await?, Arc::new(OsEntropy));
     let client = Client::new(found, hello, callbacks.clone(), ClientOptions::default(), clock.clone(), entropy);
-    if let Err(error) = client.connected(START_TIME).await {
-        let states = client.states();
-        let why = states.borrow().first().map_or(String::new(), sluice_join::describe);
-        bail!("{} does not let this mount in: {error}{why}", args.meta);
-    }
+    reach(&client, &args.meta, START_TIME).await?;
     Ok(client)
-}
-
-pub async fn told_config(client: &Client, meta: &str) -> anyhow::Result<VolumeConfig> {
-    let reply = client.call(methods::VOLUME, Vec::<u8>::new(), START_TIME).await;
-    let body = reply.with_context(|| format!("asking {meta} for its volume"))?.body.checked()?;
-    VolumeConfig::parse(&String::from_utf8_lossy(&body)).with_context(|| format!("the volume of {meta}"))
 }
 
 /// A mount's directory is of one volume; its journal begins with the first mount.

@@ -19,8 +19,10 @@ use std::{
 pub struct Found {
     /// The mount point.
     pub at: PathBuf,
-    /// The volume's directory.
+    /// The volume's directory; of a served volume the one that is the mount's own.
     pub dir: PathBuf,
+    /// Who serves the volume, `sluice://HOST:PORT`, if it is one of another process.
+    pub server: Option<String>,
 }
 
 /// The topmost mount at `path` itself, or where it leads to as a symbolic link.
@@ -32,7 +34,7 @@ pub fn at(path: &Path) -> Option<Found> {
 
 /// The directory that META names, for a command that needs it unmounted.
 pub fn unmounted_dir(meta: &OsStr, command: &str) -> anyhow::Result<PathBuf> {
-    if let Some(Found { at, dir }) = at(Path::new(meta)) {
+    if let Some(Found { at, dir, .. }) = at(Path::new(meta)) {
         bail!(
             "{} is where the volume {} is mounted: `sluice umount {}` first, then `sluice {command} {}`",
             at.display(),
@@ -61,7 +63,7 @@ pub fn draining_at(path: &Path) -> Option<(Found, u32)> {
             Ok(false)
         };
         control.ask(Ask::Status, compare).ok()?;
-        is_it.then(|| (Found { at: wanted.clone(), dir }, control.pid()))
+        is_it.then(|| (Found { at: wanted.clone(), dir, server: None }, control.pid()))
     })
 }
 
@@ -93,16 +95,17 @@ fn parse(line: &[u8]) -> Option<Found> {
         return None;
     }
     let source = unescape(fields.get(dash + 2)?);
-    let dir = match source.strip_prefix(b"local:") {
-        Some(dir) => dir.to_vec(),
+    let (dir, server) = match source.strip_prefix(b"local:") {
+        Some(dir) => (dir.to_vec(), None),
         // A mount of another host's volume: behind the server's name, where it keeps what is its own.
-        None => {
-            let rest = source.strip_prefix(b"sluice://")?;
-            rest.get(rest.iter().position(|byte| *byte == b'#')? + 1..)?.to_vec()
+        None if source.starts_with(b"sluice://") => {
+            let name = source.iter().position(|byte| *byte == b'#')?;
+            (source[name + 1..].to_vec(), Some(String::from_utf8_lossy(&source[..name]).into_owned()))
         }
+        None => return None,
     };
     let path = |bytes| PathBuf::from(OsString::from_vec(bytes));
-    Some(Found { at: path(unescape(fields.get(4)?)), dir: path(dir) })
+    Some(Found { at: path(unescape(fields.get(4)?)), dir: path(dir), server })
 }
 
 /// Octal escapes of space, tab, newline and backslash.
@@ -132,7 +135,10 @@ mod tests {
     #[test]
     fn lines() {
         let line = b"99 30 0:77 / /mnt/a\\040b rw,relatime - fuse.sluice local:/srv/v rw,user_id=0";
-        assert_eq!(parse(line), Some(Found { at: "/mnt/a b".into(), dir: "/srv/v".into() }));
+        assert_eq!(parse(line), Some(Found { at: "/mnt/a b".into(), dir: "/srv/v".into(), server: None }));
+        let line = b"99 30 0:77 / /mnt rw - fuse.sluice sluice://[::1]:7#/home/a#b rw";
+        let server = Some("sluice://[::1]:7".into());
+        assert_eq!(parse(line), Some(Found { at: "/mnt".into(), dir: "/home/a#b".into(), server }));
         assert_eq!(parse(b"99 30 0:77 / /mnt rw - ext4 /dev/vda rw"), None);
     }
 

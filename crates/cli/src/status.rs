@@ -7,9 +7,9 @@ use crate::{
     control::{Ask, Control, Told},
     describe, directory,
     lock::VolumeLock,
-    mount::START_TIME,
     mounts,
     output::out,
+    reach::START_TIME,
     units,
 };
 use anyhow::{Context, anyhow};

@@ -4,7 +4,7 @@ use crate::{
     control::{Ask, Control, Told},
     mounts::{self, Found},
     output::note,
-    units,
+    units::{self, quoted},
 };
 use anyhow::{Context, bail};
 use indicatif::ProgressBar;
@@ -48,10 +48,14 @@ pub fn run(args: &UmountArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// The mount of a process that was killed.
-fn take_away(Found { at, dir }: &Found) -> anyhow::Result<()> {
+fn take_away(Found { at, dir, server }: &Found) -> anyhow::Result<()> {
     sluice_fuse::unmount(at, true).with_context(|| format!("unmounting {}", at.display()))?;
+    let next = match server {
+        Some(server) => format!("`sluice mount {server} {}` with that journal", quoted(at)),
+        None => "`sluice up`".into(),
+    };
     note!(
-        "the process of {} was gone; what it had acked is in {}, the next `sluice up` stores it",
+        "the process of {} was gone; what it had acked is in {}, the next {next} stores it",
         at.display(),
         dir.display()
     );

@@ -17,7 +17,7 @@ mod report;
 mod service;
 mod work;
 
-pub use link::{Callbacks, Kernel, NetLink, Peers, describe, keep};
+pub use link::{Callbacks, Kernel, NetLink, Peers, keep};
 pub use overview::{Overview, SessionOverview};
 pub use replayed::{Kept, Replayed};
 pub use report::Reporter;

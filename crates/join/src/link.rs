@@ -4,7 +4,7 @@ use crate::methods::{self, Unstored, decode_pieces, encode_pieces};
 use futures::future::{BoxFuture, FutureExt};
 use sluice_base::{Errno, ObjectId, SessionId};
 use sluice_meta::rpc::{LEASE, client, message::Invalidation};
-use sluice_net::{CallError, Client, Failure, LaneState};
+use sluice_net::{CallError, Client, Failure};
 use sluice_run::Bug;
 use sluice_run::task::Handle;
 use sluice_run::watch;
@@ -88,15 +88,6 @@ pub async fn keep(metadata: Arc<Remote>) {
         if let Ok(Err(error)) = kept {
             tracing::warn!(%error, "the server was not told what others need not wait for");
         }
-    }
-}
-
-/// Why there is no connection, behind a message that says so.
-pub fn describe(state: &LaneState) -> String {
-    match state {
-        LaneState::Refused(refused) => format!(" ({refused})"),
-        LaneState::Disconnected(why) => format!(" ({why})"),
-        LaneState::Connecting | LaneState::Connected(_) => String::new(),
     }
 }
 

@@ -103,7 +103,10 @@ impl Service for NodeService {
                 };
                 Ok(message::encode_set(self.node.check(check).await).into())
             }
-            other => Err(malformed(format!("method {other} is not known to a node"))),
+            other => Err(malformed(format!(
+                "this is the node `{}`, which knows no method {other}: ask the volume's server",
+                self.name
+            ))),
         }
     }
 

@@ -58,6 +58,9 @@ pub enum CacheError {
     /// The capacity is below one slot.
     #[error("a cache needs at least 4 MiB, not {0} bytes")]
     TooSmall(u64),
+    /// The capacity is above [`crate::CAPACITY_BYTES_MAX`]. Nothing was touched.
+    #[error("a cache has at most 64 TiB, not {0} bytes")]
+    TooLarge(u64),
     /// The disk reported this.
     #[error("cache disk: {0}")]
     Io(#[from] io::Error),

@@ -51,6 +51,9 @@ use sluice_base::limits::OBJECT_BYTES;
 /// Room of one slot in bytes: what the largest object needs.
 pub const SLOT_BYTES: u64 = OBJECT_BYTES as u64;
 
+/// Most room that a cache may have, in bytes: its slots take 28 bytes of memory each before they are filled, so 0.4 GiB.
+pub const CAPACITY_BYTES_MAX: u64 = 64 << 40;
+
 /// A place in a cache directory, for one stay of one object. Goes into journal records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct SlotLocation {

@@ -5,6 +5,7 @@ mod clocks;
 mod crowd;
 mod ends;
 mod killed;
+mod mistakes;
 mod server;
 mod sharing;
 

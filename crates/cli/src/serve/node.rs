@@ -5,12 +5,13 @@ use crate::{
     detach::{self, Detaching},
     lock::VolumeLock,
     metrics::{NodeSource, Probe},
-    mount::{START_TIME, addresses, hostname, printable, sized, told_config},
+    mount::{hostname, printable, sized},
     output::note,
+    reach::{START_TIME, addresses, reach, told_config},
     running::stop_on_signals,
     volume,
 };
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow};
 use sluice_base::{Clock, OsEntropy, SystemClock, crc::crc32c, disk::RealDisk};
 use sluice_join::node::{NodeSetup, NodeWork, PERSIST_INTERVAL, hello};
 use sluice_net::{Client, ClientOptions, NoCallbacks};
@@ -79,9 +80,7 @@ async fn serve(args: &ServeArgs, meta: &str, place: &Place) -> anyhow::Result<()
     let (hello, callbacks, options) = (hello(&place.name, None), Arc::new(NoCallbacks), ClientOptions::default());
     let client = Client::new(addresses(meta).await?, hello, callbacks, options, clock.clone(), entropy.clone());
     let client = Arc::new(client);
-    if let Err(error) = client.connected(START_TIME).await {
-        bail!("{meta} does not let this node in: {error}");
-    }
+    reach(&client, meta, START_TIME).await?;
     let config = told_config(&client, meta).await?;
     volume::check_store(&config, &place.dir).await?;
     let (volume, capacity_bytes) = (config.id()?, place.cache_bytes);

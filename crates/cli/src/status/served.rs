@@ -1,14 +1,15 @@
 //! A served volume: what its server says, and its group and sessions for people.
 
 use crate::{
-    mount::{addresses, printable},
+    mount::printable,
     output::out,
+    reach::{addresses, reach},
     units::{show_size, show_time},
 };
-use anyhow::{Context, bail};
+use anyhow::Context;
 use serde_json::Value;
 use sluice_base::{OsEntropy, SystemClock};
-use sluice_join::{describe, methods::STATUS};
+use sluice_join::methods::STATUS;
 use sluice_net::{Client, ClientOptions, NoCallbacks};
 use sluice_wire::{Hello, LaneClass, PeerKind};
 use std::{sync::Arc, time::Duration};
@@ -27,11 +28,7 @@ pub async fn call(meta: &str, method: u16, body: Vec<u8>, within: Duration) -> a
     let (callbacks, options) = (Arc::new(NoCallbacks), ClientOptions::default());
     let (clock, entropy) = (Arc::new(SystemClock::default()), Arc::new(OsEntropy));
     let client = Client::new(addresses(meta).await?, hello, callbacks, options, clock, entropy);
-    if client.connected(within).await.is_err() {
-        let states = client.states();
-        let why = states.borrow().first().map_or(String::new(), describe);
-        bail!("{meta} does not answer{why}");
-    }
+    reach(&client, meta, within).await?;
     let reply = client.call(method, body, within).await;
     let body = reply.with_context(|| format!("asking {meta}"))?.body.checked()?.to_vec();
     client.close().await;

@@ -2,7 +2,7 @@
 
 use super::{Cache, CacheOptions, Counters, Inner};
 use crate::{
-    CacheError, SLOT_BYTES, SlotLocation,
+    CAPACITY_BYTES_MAX, CacheError, SLOT_BYTES, SlotLocation,
     entry::Entry,
     health::Health,
     slab::Slabs,
@@ -28,7 +28,10 @@ impl Inner {
         options: CacheOptions,
         clock: Arc<dyn Clock>,
     ) -> Result<Arc<Self>, CacheError> {
-        let capacity = u32::try_from(options.capacity_bytes / SLOT_BYTES).unwrap_or(u32::MAX);
+        if options.capacity_bytes > CAPACITY_BYTES_MAX {
+            return Err(CacheError::TooLarge(options.capacity_bytes));
+        }
+        let capacity = (options.capacity_bytes / SLOT_BYTES) as u32;
         if capacity == 0 {
             return Err(CacheError::TooSmall(options.capacity_bytes));
         }

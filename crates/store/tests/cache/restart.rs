@@ -189,8 +189,13 @@ fn foreign_newer_and_damaged_directories_are_left_alone() {
     table.write_all_at(&whole, 0).unwrap();
     open_as(&disk, 7).unwrap();
     let small = sluice_store::CacheOptions { capacity_bytes: SLOT_BYTES - 1, ..options(1) };
-    let small = Cache::open(Arc::new(disk), small, Arc::new(ManualClock::default()));
+    let small = Cache::open(Arc::new(disk.clone()), small, Arc::new(ManualClock::default()));
     assert!(matches!(small, Err(CacheError::TooSmall(_))));
+    // A slip of the keyboard must neither take all memory nor stay in the table.
+    let large = sluice_store::CacheOptions { capacity_bytes: sluice_store::CAPACITY_BYTES_MAX + 1, ..options(1) };
+    let large = Cache::open(Arc::new(disk.clone()), large, Arc::new(ManualClock::default()));
+    assert!(matches!(large, Err(CacheError::TooLarge(_))));
+    open_as(&disk, 7).unwrap();
 }
 
 #[test]

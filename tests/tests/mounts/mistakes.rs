@@ -1,0 +1,57 @@
+//! Mistakes of people about where things are: refused, with what is wrong and what to do.
+
+use sluice_tests::{
+    Server, Volume,
+    group::{Node, members},
+    skipped_in_local_mode, sluice,
+};
+use std::path::Path;
+
+/// A port where nobody listens, and that of a node instead of its server's.
+#[test]
+fn the_wrong_port() {
+    if skipped_in_local_mode("the_wrong_port") {
+        return;
+    }
+    let (server, nobody) = (Server::new(), Volume::new());
+    let closed = "sluice://127.0.0.1:1";
+    let at = nobody.mountpoint();
+    let mount = |meta: &str| nobody.sluice([Path::new("mount"), Path::new(meta), &at]);
+    mount(closed).refused_with(&[closed, "connection refused", "does `sluice serve` run there"]);
+    sluice(["status", closed]).refused_with(&[closed, "connection refused", "does `sluice serve` run there"]);
+    let node = Node::start(&server, "one");
+    let address = members(&server)[0]["address"].as_str().expect("text").to_owned();
+    let meta = format!("sluice://{address}");
+    for ran in [mount(&meta), sluice(["status", &meta]), sluice(["drain", &meta, &node.name])] {
+        ran.refused_with(&["node `one`", "ask the volume's server"]);
+    }
+}
+
+/// To be survived: a cache of a size that was mistyped; the next size is taken.
+#[test]
+fn a_cache_beyond_all_measure() {
+    if skipped_in_local_mode("a_cache_beyond_all_measure") {
+        return;
+    }
+    let server = Server::new();
+    let dir = server.volume().mountpoint().with_file_name("one.cache");
+    let cache = format!("{}:99999T", dir.display());
+    let args = ["serve", &server.meta(), "--listen", "127.0.0.1:0", "--name", "one", "--cache", &cache];
+    sluice(args).refused_with(&["one.cache", "64 TiB"]);
+    drop(Node::start(&server, "one"));
+}
+
+/// What a mount that was killed leaves behind says how it goes on.
+#[test]
+fn umount_of_a_killed_mount_names_the_command() {
+    if skipped_in_local_mode("umount_of_a_killed_mount_names_the_command") {
+        return;
+    }
+    let server = Server::new();
+    let mount = server.mount("a");
+    let root = mount.root().to_path_buf();
+    mount.kill9_and_leave_the_mount_point();
+    let umount = sluice([Path::new("umount"), &root]).ok();
+    assert!(umount.stderr.contains(&format!("`sluice mount {}", server.meta())), "{umount:?}");
+    server.mount("a").umount();
+}
