@@ -45,6 +45,11 @@ pub fn show_time(time: Duration) -> String {
     }
 }
 
+/// The sum of numbers that peers told; those may be anything.
+pub fn sum(numbers: impl Iterator<Item = u64>) -> u64 {
+    numbers.fold(0, u64::saturating_add)
+}
+
 /// A path as a shell takes it.
 pub fn quoted(path: impl AsRef<Path>) -> String {
     let text = path.as_ref().to_string_lossy();
@@ -66,6 +71,11 @@ mod tests {
         assert_eq!(parse_size("2g"), Ok(2 << 30));
         assert!(parse_size("").is_err() && parse_size("G").is_err() && parse_size("4X").is_err());
         assert!(parse_size("99999999999T").is_err());
+    }
+
+    #[test]
+    fn sums() {
+        assert_eq!((sum([1, 2].into_iter()), sum([u64::MAX, 1].into_iter())), (3, u64::MAX));
     }
 
     #[test]

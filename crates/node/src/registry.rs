@@ -170,6 +170,10 @@ impl Registry {
         if address.ip().is_unspecified() {
             address.set_ip(from.to_canonical());
         }
+        // Every reader would try to connect to it.
+        if address.port() == 0 || address.ip().is_multicast() {
+            return Err(RegistryError::Malformed);
+        }
         let known = self.nodes.get(&name);
         if let Some(other) = known.filter(|other| other.instance != Some(instance) && other.member.address != address) {
             return Err(RegistryError::NameTaken(name, other.member.address));

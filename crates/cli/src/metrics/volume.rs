@@ -1,6 +1,7 @@
 //! What a mount and a volume's server tell.
 
 use super::{Probe, common};
+use crate::units::sum;
 use futures::future::{BoxFuture, FutureExt};
 use sluice_fuse::Session;
 use sluice_join::{MetaService, Overview, Reporter};
@@ -121,7 +122,7 @@ fn served(page: &mut Page, overview: &Overview) {
     }
     let reported = overview.sessions.iter().filter_map(|session| session.unstored);
     page.gauge("sluice_sessions_unstored_bytes", "Bytes that mounts have acked and not stored, as they said last.")
-        .is(reported.map(|(report, _)| report.bytes).sum::<u64>());
+        .is(sum(reported.map(|(report, _)| report.bytes)));
     page.counter("sluice_lease_expiries_total", "Leases that ended before they were renewed.")
         .is(overview.lease_expiries);
     page.gauge("sluice_connections", "Peers that are connected.").is(overview.connections);
@@ -130,8 +131,8 @@ fn served(page: &mut Page, overview: &Overview) {
     for (state, name) in [(State::Active, "active"), (State::Draining, "draining")] {
         nodes.add(&[("state", name)], overview.nodes.iter().filter(|(node, _)| node.member.state == state).count());
     }
-    let used = overview.nodes.iter().map(|(node, _)| node.numbers.used_bytes).sum::<u64>();
+    let used = sum(overview.nodes.iter().map(|(node, _)| node.numbers.used_bytes));
     page.gauge("sluice_group_used_bytes", "Bytes that the nodes hold.").is(used);
-    let capacity = overview.nodes.iter().map(|(node, _)| node.member.capacity_bytes).sum::<u64>();
+    let capacity = sum(overview.nodes.iter().map(|(node, _)| node.member.capacity_bytes));
     page.gauge("sluice_group_capacity_bytes", "Room of the nodes' caches.").is(capacity);
 }

@@ -46,6 +46,16 @@ fn each_change_raises_the_epoch() {
 }
 
 #[test]
+fn an_address_that_nobody_can_connect_to_is_refused() {
+    let mut registry = Registry::new(secs(0), 1);
+    let at = |address: &str| Join { address: address.parse().unwrap(), ..join("a", 1, 1) };
+    for address in ["0.0.0.0:0", "10.0.0.9:0", "[ff02::1]:7000", "224.0.0.1:7000"] {
+        assert_eq!(registry.join(secs(0), HOST, at(address)), Err(RegistryError::Malformed), "{address}");
+    }
+    assert!(registry.join(secs(0), HOST, at("[::1]:7000")).is_ok());
+}
+
+#[test]
 fn the_second_of_one_name_is_refused() {
     let mut registry = Registry::new(secs(0), 1);
     registry.join(secs(0), HOST, join("a", 1, 7000)).unwrap();
@@ -109,7 +119,7 @@ fn requests() {
 fn there_is_an_end_to_members() {
     let mut registry = Registry::new(secs(0), 1);
     for n in 0..MEMBERS_MAX {
-        registry.join(secs(0), HOST, join(&format!("node-{n}"), 1, n as u16)).unwrap();
+        registry.join(secs(0), HOST, join(&format!("node-{n}"), 1, 1 + n as u16)).unwrap();
     }
     assert_eq!(registry.join(secs(0), HOST, join("one more", 1, 1)), Err(RegistryError::Crowded));
     assert_eq!(Members::decode(&registry.members().encode()).unwrap().list().len(), MEMBERS_MAX);

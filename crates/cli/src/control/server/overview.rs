@@ -1,5 +1,6 @@
 //! Sessions and nodes of a served volume, as JSON.
 
+use crate::units::sum;
 use serde_json::{Value, json};
 use sluice_join::{Overview, SessionOverview};
 use sluice_meta::rpc::message::Liveness;
@@ -69,32 +70,32 @@ pub fn state_name(state: Liveness) -> &'static str {
 
 /// A share from 0 to 1; none without reads.
 fn hit_rate(hits: u64, misses: u64) -> Option<f64> {
-    let reads = hits + misses;
+    let reads = hits.saturating_add(misses);
     (reads > 0).then(|| hits as f64 / reads as f64)
 }
 
 fn totals(overview: &Overview, own_unstored_bytes: u64) -> Value {
-    let sum = |of: fn(&MemberStatus) -> u64| overview.nodes.iter().map(|(node, _)| of(node)).sum::<u64>();
-    let (hits, misses) = (sum(|node| node.numbers.hits), sum(|node| node.numbers.misses));
+    let of_nodes = |of: fn(&MemberStatus) -> u64| sum(overview.nodes.iter().map(|(node, _)| of(node)));
+    let (hits, misses) = (of_nodes(|node| node.numbers.hits), of_nodes(|node| node.numbers.misses));
     let in_state = |state| overview.sessions.iter().filter(|session| session.status.state == state).count();
     let reported = overview.sessions.iter().filter_map(|session| session.unstored);
     json!({
         "nodes": overview.nodes.len(),
-        "capacity_bytes": sum(|node| node.member.capacity_bytes),
-        "used_bytes": sum(|node| node.numbers.used_bytes),
+        "capacity_bytes": of_nodes(|node| node.member.capacity_bytes),
+        "used_bytes": of_nodes(|node| node.numbers.used_bytes),
         "hits": hits,
         "misses": misses,
         "hit_rate": hit_rate(hits, misses),
-        "served_bytes": sum(|node| node.numbers.served_bytes),
-        "served_bytes_per_s": overview.nodes.iter().map(|(_, rate)| rate).sum::<u64>(),
-        "filled_bytes": sum(|node| node.numbers.filled_bytes),
+        "served_bytes": of_nodes(|node| node.numbers.served_bytes),
+        "served_bytes_per_s": sum(overview.nodes.iter().map(|(_, rate)| *rate)),
+        "filled_bytes": of_nodes(|node| node.numbers.filled_bytes),
         "sessions": {
             "live": in_state(Liveness::Live),
             "grace": in_state(Liveness::Grace),
             "expired": in_state(Liveness::Expired),
         },
-        "open": overview.sessions.iter().map(|session| session.status.open).sum::<u64>(),
+        "open": sum(overview.sessions.iter().map(|session| session.status.open)),
         "lease_expiries": overview.lease_expiries,
-        "unstored_bytes": own_unstored_bytes + reported.map(|(report, _)| report.bytes).sum::<u64>(),
+        "unstored_bytes": own_unstored_bytes.saturating_add(sum(reported.map(|(report, _)| report.bytes))),
     })
 }
