@@ -4,6 +4,7 @@
 
 mod config;
 mod control;
+mod descriptors;
 mod detach;
 mod directory;
 mod drain;
@@ -62,6 +63,7 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     // A volume's directories hold the bytes of files that the mode bits of the mount keep from others.
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
+    descriptors::raise();
     output::start_logging();
     let result = match cli.command {
         Command::Up(args) => up::run(args),

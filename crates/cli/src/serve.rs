@@ -4,6 +4,7 @@ mod node;
 
 use crate::{
     control::{Server, Socket},
+    descriptors,
     detach::{self, Detaching},
     directory,
     metrics::{MetricsArgs, Probe, VolumeSource},
@@ -16,7 +17,6 @@ use anyhow::{Context, anyhow, bail};
 use clap::builder::ValueParser;
 use sluice_join::MetaService;
 use sluice_meta::rpc;
-use sluice_net::ServerOptions;
 use sluice_object::StoreUrl;
 use sluice_vfs::Settings;
 use std::{ffi::OsString, net::SocketAddr, path::Path, process::ExitCode, sync::Arc, time::Duration};
@@ -126,7 +126,8 @@ fn serve(args: &ServeArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<Exit
     let probe = Probe::new(&config, dir, clock.clone())?;
     let service = MetaService::new(sessions, running.vfs.clone(), committer, clock.clone(), id, told);
     let result = runtime.block_on(async {
-        let listening = sluice_net::Server::bind(args.listen, service.clone(), ServerOptions::default(), clock).await;
+        let listening =
+            sluice_net::Server::bind(args.listen, service.clone(), descriptors::server_options(), clock).await;
         let listening = listening.with_context(|| format!("listening at {}", args.listen))?;
         let metrics = args.metrics.listen().await?;
         let due = tokio::spawn(service.clone().run());

@@ -32,6 +32,8 @@ pub struct NodeSetup {
     pub weight: u32,
     /// Where it listens.
     pub listen: SocketAddr,
+    /// To how many.
+    pub listening: ServerOptions,
     /// Its disk.
     pub cache: Cache,
     /// Room of its cache in bytes.
@@ -68,7 +70,7 @@ impl NodeWork {
         let node = Arc::new(Node::new(NodeParts { cache, store, elsewhere, clock: clock.clone() }));
         let service = NodeService::new(node.clone(), group.clone(), clock.clone(), volume, name.to_string());
         let service = Arc::new(service);
-        let listening = Server::bind(setup.listen, service.clone(), ServerOptions::default(), clock.clone()).await;
+        let listening = Server::bind(setup.listen, service.clone(), setup.listening, clock.clone()).await;
         let listening = listening.with_context(|| format!("listening at {}", setup.listen))?;
         let (weight, capacity_bytes) = (setup.weight, setup.capacity_bytes);
         let join = Join { name, instance: instance(&*entropy), address: listening.address(), weight, capacity_bytes };

@@ -2,14 +2,15 @@
 
 use std::{
     fs::{self, File},
-    io::{Read, Write},
+    io::{ErrorKind, Read, Write},
     net::{Ipv4Addr, TcpStream},
+    process::{Command, Stdio},
     thread,
     time::Duration,
 };
 
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use sluice_tests::{Server, Volume, skipped_in_local_mode, wait_for};
+use sluice_tests::{Server, Volume, skipped_in_local_mode, sluice_binary, wait_for};
 
 use crate::{noise, put};
 
@@ -128,4 +129,37 @@ fn strangers() {
     let args =
         ["mount".as_ref(), "sluice://127.0.0.1:1".as_ref(), at.as_os_str(), "--journal".as_ref(), theirs.as_ref()];
     nobody.sluice(args).refused_with(&["127.0.0.1:1", "refused"]);
+}
+
+/// To be survived: more connections than the process may have files open. Those are turned away that are too many; the volume's
+/// own files are not.
+#[test]
+fn strangers_leave_descriptors_to_the_volume() {
+    if skipped_in_local_mode("strangers_leave_descriptors_to_the_volume") {
+        return;
+    }
+    let mut server = Server::new();
+    server.stop();
+    let connect = || TcpStream::connect((Ipv4Addr::LOCALHOST, server.port()));
+    let mut limited = Command::new("bash");
+    limited
+        .args(["-c", "ulimit -n 128; exec \"$0\" \"$@\""])
+        .arg(sluice_binary())
+        .arg("serve")
+        .arg(server.volume().dir());
+    limited.arg("--listen").arg(format!("127.0.0.1:{}", server.port())).args(["--journal-size", "64M"]);
+    let mut child = limited.stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    wait_for("the server to listen", SOON, || connect().is_ok());
+    let silent: Vec<_> = (0..200).map(|_| connect().unwrap()).collect();
+    let mut last = &silent[199];
+    last.set_read_timeout(Some(Duration::from_secs(8))).unwrap();
+    let turned_away = match last.read(&mut [0; 1]) {
+        Ok(bytes) => bytes == 0,
+        Err(error) => error.kind() == ErrorKind::ConnectionReset,
+    };
+    let status = server.volume().sluice(["status".into(), server.volume().dir().into_os_string()]);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(turned_away, "the server has no descriptor left to refuse it");
+    assert!(status.ok().stdout.contains("serving at"));
 }

@@ -2,6 +2,7 @@
 
 use super::{GRACE, ServeArgs};
 use crate::{
+    descriptors,
     detach::{self, Detaching},
     lock::VolumeLock,
     metrics::{NodeSource, Probe},
@@ -97,6 +98,7 @@ async fn serve(args: &ServeArgs, meta: &str, place: &Place) -> anyhow::Result<()
         name: place.name.clone(),
         weight: place.weight,
         listen: args.listen,
+        listening: descriptors::server_options(),
         cache,
         capacity_bytes,
         store,

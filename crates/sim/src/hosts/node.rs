@@ -2,7 +2,7 @@
 
 use super::{Host, VOLUME};
 use sluice_join::node::{NodeSetup, NodeWork, hello};
-use sluice_net::NoCallbacks;
+use sluice_net::{NoCallbacks, ServerOptions};
 use sluice_node::{Membership, NodeName};
 use sluice_run::{lock::Mutex, net::address_of, simulation};
 use sluice_store::SLOT_BYTES;
@@ -42,6 +42,7 @@ pub fn lend(host: &Host) -> anyhow::Result<Arc<Node>> {
         name,
         weight: 1 + host.process % 2,
         listen: SocketAddr::new(address_of(host.process), 7701),
+        listening: ServerOptions::default(),
         cache: host.cache(host.opened_disk())?,
         capacity_bytes: host.slots * SLOT_BYTES,
         // It has others who can answer.
