@@ -60,7 +60,8 @@ const WANTED: u64 = REQUIRED
     | flag::CACHE_SYMLINKS
     | flag::HANDLE_KILLPRIV_V2
     | flag::INIT_EXT
-    | flag::HAS_EXPIRE_ONLY;
+    | flag::HAS_EXPIRE_ONLY
+    | flag::DIRECT_IO_ALLOW_MMAP;
 
 /// The answer to `kernel`.
 pub(crate) fn negotiate(config: &Config, kernel: &InitIn) -> Result<(InitOut, Negotiated), InitError> {

@@ -32,6 +32,7 @@ pub struct VfsHandler {
 
 const O_EXCL: u32 = 0o200;
 const O_TRUNC: u32 = 0o1000;
+const O_APPEND: u32 = 0o2000;
 const O_ACCMODE: u32 = 3;
 const O_RDWR: u32 = 2;
 const SEEK_DATA: u32 = 3;
@@ -40,6 +41,15 @@ const XATTR_CREATE: u32 = 1;
 const XATTR_REPLACE: u32 = 2;
 const RENAME_NOREPLACE: u32 = 1;
 const RENAME_EXCHANGE: u32 = 2;
+
+/// Where a write goes.
+#[derive(Clone, Copy)]
+enum At {
+    /// To a place of the page cache, whoever wrote it there.
+    Page(u64),
+    Offset(u64),
+    End,
+}
 
 /// What an operation gives back: the answer, or why not.
 type Outcome = Result<Answer, Failure>;
@@ -85,16 +95,21 @@ impl VfsHandler {
                 Ok(Answer::Done)
             }
             Operation::Read { fh, offset, size, .. } => self.read(HandleId(fh), offset, size as usize, reply),
-            Operation::Write { fh, offset, data, cached, kill_suidgid, .. } => {
+            Operation::Write { fh, offset, data, flags, cached, kill_suidgid, .. } => {
                 let size = data.len() as u32;
-                let done = if cached {
-                    self.vfs.write_ino(ino, offset, data)
-                } else {
-                    self.vfs.write(HandleId(fh), offset, data, kill_suidgid)
+                let at = match cached {
+                    true => At::Page(offset),
+                    false if self.appends(flags) => At::End,
+                    false => At::Offset(offset),
+                };
+                let done = match at {
+                    At::Page(offset) => self.vfs.write_ino(ino, offset, data),
+                    At::Offset(offset) => self.vfs.write(HandleId(fh), offset, data, kill_suidgid),
+                    At::End => self.vfs.append(HandleId(fh), data, kill_suidgid),
                 };
                 match done {
                     Err(Failure::Wait | Failure::DiskFull) => {
-                        Ok(self.write_later(ino, fh, offset, data.to_vec(), cached, kill_suidgid))
+                        Ok(self.write_later(ino, fh, at, data.to_vec(), kill_suidgid))
                     }
                     other => other.map(|()| {
                         reply.written(size);
@@ -255,6 +270,20 @@ impl VfsHandler {
         if must_know { 0 } else { fopen::NOFLUSH }
     }
 
+    /// Whether a write of a file with these flags goes where the file ends, wherever the kernel thinks that is: it looks at the size
+    /// that it had last, also after it was told that another mount has changed the file.
+    fn appends(&self, open_flags: u32) -> bool {
+        self.options.locks.is_some() && open_flags & O_APPEND != 0
+    }
+
+    /// FOPEN flags of a file that is opened.
+    fn opens(&self, open_flags: u32, keep_cache: bool) -> u32 {
+        let keep = if keep_cache { fopen::KEEP_CACHE } else { 0 };
+        // Or the bytes would be in the page cache, and be read, where the kernel thought that the file ended.
+        let direct = if self.appends(open_flags) { fopen::DIRECT_IO } else { 0 };
+        keep | direct | self.on_close(open_flags)
+    }
+
     fn valid(&self) -> Duration {
         (self.options.valid)()
     }
@@ -303,7 +332,7 @@ impl VfsHandler {
     ) -> Outcome {
         match self.vfs.create(dir, name, mode, caller) {
             Ok((attr, opened)) => {
-                reply.created(&self.entry(&attr), opened.handle.0, fopen::KEEP_CACHE | self.on_close(flags));
+                reply.created(&self.entry(&attr), opened.handle.0, self.opens(flags, true));
                 Ok(Answer::Done)
             }
             // Somebody else made it since the kernel looked.
@@ -314,7 +343,7 @@ impl VfsHandler {
                 }
                 let opened = self.vfs.open(attr.ino)?;
                 let attr = self.vfs.namespace().getattr(attr.ino)?;
-                reply.created(&self.entry(&attr), opened.handle.0, 0);
+                reply.created(&self.entry(&attr), opened.handle.0, self.opens(flags, false));
                 Ok(Answer::Done)
             }
             Err(error) => Err(error),
@@ -331,8 +360,7 @@ impl VfsHandler {
             self.truncate(ino, kill_suidgid)?;
         }
         let opened = self.vfs.open(ino)?;
-        let keep = if opened.keep_cache { fopen::KEEP_CACHE } else { 0 };
-        reply.opened(opened.handle.0, keep | self.on_close(flags));
+        reply.opened(opened.handle.0, self.opens(flags, opened.keep_cache));
         Ok(Answer::Done)
     }
 
@@ -349,14 +377,14 @@ impl VfsHandler {
         }
     }
 
-    fn write_later(&self, ino: Ino, fh: u64, offset: u64, data: Vec<u8>, cached: bool, kill: bool) -> Answer {
+    fn write_later(&self, ino: Ino, fh: u64, at: At, data: Vec<u8>, kill: bool) -> Answer {
         let vfs = self.vfs.clone();
         let size = data.len() as u32;
         Answer::later(async move {
-            if cached {
-                vfs.write_ino_later(ino, offset, data).await?;
-            } else {
-                vfs.write_later(HandleId(fh), offset, data, kill).await?;
+            match at {
+                At::Page(offset) => vfs.write_ino_later(ino, offset, data).await?,
+                At::Offset(offset) => vfs.write_later(HandleId(fh), offset, data, kill).await?,
+                At::End => vfs.append_later(HandleId(fh), data, kill).await?,
             }
             Ok(crate::Body::with(|reply| reply.written(size)))
         })

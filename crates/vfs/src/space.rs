@@ -147,7 +147,7 @@ impl Vfs {
             if let Some(bytes) = body.get(from.1 as usize..).filter(|rest| !rest.is_empty()) {
                 let bytes = &bytes[..bytes.len().min(len as usize)];
                 drop((first, second));
-                self.write_file(&target, to.1, bytes, false)?;
+                self.write_file(&target, Some(to.1), bytes, false)?;
                 return Ok(bytes.len() as u64);
             }
             // Behind the body there are only zeros.

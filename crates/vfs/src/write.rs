@@ -24,13 +24,20 @@ impl Vfs {
     /// Writes to an open file. On return the bytes survive the end of this process.
     pub fn write(&self, handle: HandleId, offset: u64, bytes: &[u8], kill_suidgid: bool) -> Result<(), Failure> {
         let open = self.file(handle)?;
-        self.write_file(&open.file, offset, bytes, kill_suidgid)
+        self.write_file(&open.file, Some(offset), bytes, kill_suidgid)
+    }
+
+    /// Writes behind the last byte that is known here, for O_APPEND where the front end's word of the size may be from before
+    /// another mount's change.
+    pub fn append(&self, handle: HandleId, bytes: &[u8], kill_suidgid: bool) -> Result<(), Failure> {
+        let open = self.file(handle)?;
+        self.write_file(&open.file, None, bytes, kill_suidgid)
     }
 
     /// Writes pages of a mapping, which may come when no handle is known.
     pub fn write_ino(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
         let held = self.files.with(ino);
-        self.write_file(&held.file, offset, bytes, false)
+        self.write_file(&held.file, Some(offset), bytes, false)
     }
 
     /// As [`Vfs::write`], waiting for room in journal and cache.
@@ -45,26 +52,38 @@ impl Vfs {
         self.make_room(move || vfs.write(handle, offset, &bytes, kill)).await
     }
 
+    /// As [`Vfs::append`], waiting for room in journal and cache.
+    pub async fn append_later(self: Arc<Self>, handle: HandleId, bytes: Vec<u8>, kill: bool) -> Result<(), Errno> {
+        let vfs = self.clone();
+        self.make_room(move || vfs.append(handle, &bytes, kill)).await
+    }
+
     /// As [`Vfs::write_ino`], waiting for room in journal and cache.
     pub async fn write_ino_later(self: Arc<Self>, ino: Ino, offset: u64, bytes: Vec<u8>) -> Result<(), Errno> {
         let vfs = self.clone();
         self.make_room(move || vfs.write_ino(ino, offset, &bytes)).await
     }
 
+    /// Without an `offset` at the file's end.
     pub(crate) fn write_file(
         &self,
         file: &FileState,
-        offset: u64,
+        offset: Option<u64>,
         bytes: &[u8],
         kill_suidgid: bool,
     ) -> Result<(), Failure> {
         if bytes.is_empty() {
             return Ok(());
         }
-        if offset.checked_add(bytes.len() as u64).is_none_or(|end| end > FILE_BYTES_MAX) {
+        let too_large = |offset: u64| offset.checked_add(bytes.len() as u64).is_none_or(|end| end > FILE_BYTES_MAX);
+        let mut data = file.exclusive()?;
+        let offset = match offset {
+            Some(offset) => offset,
+            None => self.shape(file.ino, &mut data)?.size,
+        };
+        if too_large(offset) {
             return Err(Errno::EFBIG.into());
         }
-        let mut data = file.exclusive()?;
         for (index, piece) in bytes.chunks(RECORD_DATA_MAX).enumerate() {
             let offset = offset + (index * RECORD_DATA_MAX) as u64;
             self.write_piece(file.ino, &mut data, offset, piece, kill_suidgid)?;

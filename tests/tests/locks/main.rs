@@ -3,9 +3,15 @@
 mod ends;
 mod sqlite;
 
-use std::fs;
+use std::{
+    fs::{self, File},
+    io::Write,
+};
 
-use rustix::io::Errno;
+use rustix::{
+    fs::{FlockOperation, flock},
+    io::Errno,
+};
 use sluice_tests::{Locker, Mount, Server, skipped_in_local_mode, told};
 
 /// A served volume with a file, and two mounts of it.
@@ -82,6 +88,35 @@ fn a_lock_orders_reads_and_writes() {
         assert_eq!(to.answer(), "ok");
         assert_eq!(to.ask("read(10)"), format!("round {round:04}"));
         assert_eq!(to.ask("record(UN, 0, 1)"), "ok");
+    }
+}
+
+/// O_APPEND under a lock: each record behind those of the other mount, and at the start after the other's truncation, in files that
+/// are open all the time. The writers ask for nothing but the lock: no stat tells their kernel how long the file is.
+#[test]
+fn a_lock_orders_appends() {
+    if skipped_in_local_mode("a_lock_orders_appends") {
+        return;
+    }
+    let pair = Pair::new();
+    let open = |mount: &Mount| File::options().append(true).create(true).open(mount.path("log")).unwrap();
+    let mounts = [&pair.a, &pair.b];
+    let files = mounts.map(open);
+    let mut expected = Vec::new();
+    for round in 0..40 {
+        let mut file = &files[round % 2];
+        flock(file, FlockOperation::LockExclusive).unwrap();
+        if round == 21 {
+            file.set_len(0).unwrap();
+            expected.clear();
+        }
+        let record = vec![b'a' + (round % 26) as u8; 10 + 300 * round];
+        file.write_all(&record).unwrap();
+        expected.extend(record);
+        flock(file, FlockOperation::Unlock).unwrap();
+    }
+    for mount in mounts {
+        assert!(fs::read(mount.path("log")).unwrap() == expected);
     }
 }
 
