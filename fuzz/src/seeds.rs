@@ -134,7 +134,7 @@ fn values() -> Vec<(&'static str, Vec<u8>)> {
         since: at(6),
         ..ObjectRecord::open(SessionId(1))
     };
-    let session = SessionRecord { epoch: 3, begun: at(4), name: b"host:/mnt".to_vec(), claimed: None };
+    let session = SessionRecord { epoch: 3, begun: at(4), name: b"host:/mnt".to_vec(), claimed: None, left: false };
     let taken_over = SessionRecord { claimed: Some(Claimed { from: 1, secret: 5 }), ..session.clone() };
     vec![
         ("inode", inode.encode()),
