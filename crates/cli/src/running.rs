@@ -23,6 +23,8 @@ use tokio::{
 
 /// How long programs that entered a mount whose start failed may keep it.
 const TAKE_BACK_WAIT: Duration = Duration::from_secs(5);
+/// Reactors of a mount of a served volume, all but one of which may wait for the server at once.
+const REACTORS_OF_SERVED: usize = 8;
 
 /// A volume at work, apart from its mount. The fields are dropped in this order: the lock goes last.
 pub struct Running {
@@ -63,6 +65,7 @@ impl Running {
         let fuse = Config {
             mount: MountOptions { source, suid_and_devices: true, ..MountOptions::default() },
             kernel_locks: options.locks.is_none(),
+            reactors: options.locks.as_ref().map(|_| REACTORS_OF_SERVED),
             ..Config::default()
         };
         let on_end = Box::new(move || {

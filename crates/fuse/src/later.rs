@@ -1,17 +1,16 @@
-//! Requests that are answered after the reactor went on.
+//! Requests that tasks answer after the reactor went on.
 //!
 //! Each has a [`Ticket`] in its task, which brings the outcome to the reactor that took the request, whatever happens
 //! to the task, and a place in [`Waiting`], where INTERRUPT finds it.
 
-use crate::handler::{Answer, Handler, Interruptible, LateReply};
-use crate::reply::{Body, ReplyBuffer};
-use crate::request::Request;
+use crate::handler::{Interruptible, LateReply};
+use crate::reactor::Peer;
+use crate::session::Shared;
+use crate::waiting::Waiting;
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use sluice_base::Errno;
-use std::cell::RefCell;
-use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -101,48 +100,18 @@ impl Drop for Ticket {
     }
 }
 
-/// INTERRUPTs remembered that came for no known request. The kernel may send one before the reactor with the request
-/// itself has come to [`Waiting::enter`]; the numbers are never used again, so old ones do no harm.
-const EARLY_MAX: usize = 64;
-
-/// All later requests of a session by number.
-#[derive(Default)]
-pub(crate) struct Waiting(Mutex<Interrupts>);
-
-#[derive(Default)]
-struct Interrupts {
-    known: HashMap<u64, oneshot::Sender<()>>,
-    early: VecDeque<u64>,
-}
-
-impl Waiting {
-    fn enter(&self, unique: u64) -> oneshot::Receiver<()> {
-        let (sender, receiver) = oneshot::channel();
-        let mut interrupts = self.0.lock();
-        if let Some(index) = interrupts.early.iter().position(|&early| early == unique) {
-            interrupts.early.remove(index);
-            let _ = sender.send(());
-        } else {
-            interrupts.known.insert(unique, sender);
-        }
-        receiver
-    }
-
-    fn leave(&self, unique: u64) {
-        self.0.lock().known.remove(&unique);
-    }
-
-    /// The caller of `unique` got a signal.
-    pub(crate) fn interrupt(&self, unique: u64) {
-        let mut interrupts = self.0.lock();
-        if let Some(sender) = interrupts.known.remove(&unique) {
-            let _ = sender.send(());
-        } else {
-            if interrupts.early.len() == EARLY_MAX {
-                interrupts.early.pop_front();
-            }
-            interrupts.early.push_back(unique);
-        }
+/// Runs `future`, the answer to `unique`, whose outcome goes to `peer`.
+pub(crate) fn begin(
+    shared: &Shared,
+    peer: &Peer,
+    unique: u64,
+    future: Pin<Box<dyn Future<Output = LateReply> + Send>>,
+    interrupted: bool,
+) {
+    peer.later.fetch_add(1, SeqCst);
+    spawn(&shared.runtime, future, unique, (&peer.inbox, &shared.waiting), shared.interrupt_grace);
+    if interrupted {
+        shared.waiting.interrupt(unique);
     }
 }
 
@@ -183,41 +152,6 @@ pub(crate) fn spawn_interruptible(
         let outcome = begin(interrupted).await;
         ticket.settle(outcome);
     });
-}
-
-/// The answer to the request in `bytes` from a thread that may wait. Tokio bounds these threads, the sessions' limit of later
-/// requests those that wait for one.
-pub(crate) fn waiting(handler: Arc<dyn Handler>, bytes: Vec<u8>) -> Pin<Box<dyn Future<Output = LateReply> + Send>> {
-    Box::pin(async move {
-        let answer = tokio::task::spawn_blocking(move || answer_waiting(&*handler, &bytes));
-        match answer.await.map_err(|_| Errno::EIO)?? {
-            Waited::Body(body) => Ok(body),
-            Waited::Later(future) => future.await,
-        }
-    })
-}
-
-enum Waited {
-    Body(Body),
-    Later(Pin<Box<dyn Future<Output = LateReply> + Send>>),
-}
-
-fn answer_waiting(handler: &dyn Handler, bytes: &[u8]) -> Result<Waited, Errno> {
-    thread_local! {
-        /// A megabyte of address space, of which a thread touches what its replies need.
-        static REPLY: RefCell<ReplyBuffer> = RefCell::default();
-    }
-    let request = Request::parse(bytes).map_err(|_| Errno::EIO)?;
-    REPLY.with_borrow_mut(|reply| {
-        reply.clear();
-        match handler.handle_waiting(&request, reply) {
-            Answer::Done => Ok(Waited::Body(reply.body().to_vec().into())),
-            Answer::Error(errno) => Err(errno),
-            Answer::Later(future) => Ok(Waited::Later(future)),
-            // Such a one never has to be asked for again.
-            Answer::None | Answer::Away | Answer::Interruptible(_) => Err(Errno::EIO),
-        }
-    })
 }
 
 async fn with_grace(

@@ -11,6 +11,7 @@
 #![deny(unsafe_code)]
 
 pub mod abi;
+mod away;
 mod counters;
 mod device;
 mod handler;
@@ -24,6 +25,7 @@ pub mod reply;
 pub mod request;
 mod serve;
 mod session;
+mod waiting;
 
 pub use counters::{Class, Counts};
 pub use handler::{Answer, Handler, Interrupted, Interruptible, LateReply};

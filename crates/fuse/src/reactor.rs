@@ -6,6 +6,7 @@
 
 use crate::abi::inputs::WriteIn;
 use crate::abi::{InHeader, MIN_READ_BUFFER, opcode};
+use crate::away::{self, Absent};
 use crate::counters::{Class, Counters, add};
 use crate::device::{Device, PIECES_MAX, Written};
 use crate::handler::{Answer, LateReply};
@@ -20,7 +21,7 @@ use sluice_base::Errno;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
 /// Requests served before completions are looked at again.
 const BATCH: usize = 32;
@@ -35,11 +36,51 @@ const READ_START: usize = 4096 - WRITE_PAYLOAD;
 pub(crate) struct Peer {
     pub(crate) inbox: Arc<Inbox>,
     pub(crate) counters: Counters,
+    /// Requests of this reactor that others answer, and how many they may be.
+    pub(crate) later: AtomicUsize,
+    later_max: usize,
+    /// It waits for an answer itself, see `away.rs`; changed under the lock of [`Shared::running`].
+    pub(crate) absent: AtomicBool,
 }
 
 impl Peer {
-    pub(crate) fn new(inbox: Inbox) -> Self {
-        Self { inbox: Arc::new(inbox), counters: Counters::default() }
+    pub(crate) fn new(inbox: Inbox, later_max: usize) -> Self {
+        let (later, absent) = (AtomicUsize::new(0), AtomicBool::new(false));
+        Self { inbox: Arc::new(inbox), counters: Counters::default(), later, later_max, absent }
+    }
+
+    fn has_room(&self) -> bool {
+        self.later.load(SeqCst) < self.later_max
+    }
+
+    /// One of the later requests is answered, not by way of the inbox.
+    pub(crate) fn later_ended(&self) {
+        if self.later.fetch_sub(1, SeqCst) >= self.later_max {
+            self.inbox.wake();
+        }
+    }
+
+    /// Answers `unique` over the `device` that it came from.
+    pub(crate) fn send<'a>(
+        &self,
+        device: &Device,
+        unique: u64,
+        error: i32,
+        pieces: impl Iterator<Item = &'a [u8]>,
+    ) -> Written {
+        // Other numbers the kernel refuses without ending the request, whose caller would wait for ever.
+        let error = if (0..512).contains(&error) { error } else { Errno::EIO.0 };
+        let written = device.reply(unique, error, pieces);
+        match written {
+            Written::Taken | Written::Gone => return written,
+            Written::Unwanted => {}
+            Written::Refused(reason) => {
+                tracing::error!(%reason, "the kernel refused a reply; the request ends with EIO");
+                device.reply(unique, Errno::EIO.0, std::iter::empty());
+            }
+        }
+        add(&self.counters.replies_lost);
+        written
     }
 }
 
@@ -51,9 +92,6 @@ pub(crate) struct Reactor {
     requests: PageBuffer,
     reply: ReplyBuffer,
     completions: Vec<Completion>,
-    /// Requests of this reactor that are answered later.
-    later: usize,
-    later_max: usize,
     /// The device is in the epoll set.
     listening: bool,
 }
@@ -69,21 +107,14 @@ enum Turn {
 }
 
 impl Reactor {
-    pub(crate) fn new(
-        shared: Arc<Shared>,
-        peer: Arc<Peer>,
-        device: Arc<Device>,
-        later_max: usize,
-        max_write: u32,
-    ) -> io::Result<Self> {
+    pub(crate) fn new(shared: Arc<Shared>, peer: Arc<Peer>, device: Arc<Device>, max_write: u32) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &peer.inbox.event, epoll::EventData::new_u64(INBOX), epoll::EventFlags::IN)?;
         // The kernel refuses buffers below the largest WRITE with its headers.
         let len = READ_START + (WRITE_PAYLOAD + max_write as usize).max(MIN_READ_BUFFER);
         let (requests, reply) = (PageBuffer::new(len), ReplyBuffer::default());
         let completions = Vec::new();
-        let mut reactor =
-            Self { shared, peer, device, epoll, requests, reply, completions, later: 0, later_max, listening: false };
+        let mut reactor = Self { shared, peer, device, epoll, requests, reply, completions, listening: false };
         reactor.listen(true)?;
         Ok(reactor)
     }
@@ -92,7 +123,7 @@ impl Reactor {
     pub(crate) fn run(&mut self) {
         while !self.shared.stop.load(SeqCst) {
             self.answer_completed();
-            let turn = if self.later < self.later_max { self.serve_batch() } else { Turn::Idle };
+            let turn = if self.peer.has_room() { self.serve_batch() } else { Turn::Idle };
             let waited = match turn {
                 Turn::More => Ok(()),
                 Turn::Idle => self.wait(),
@@ -107,7 +138,7 @@ impl Reactor {
 
     fn serve_batch(&mut self) -> Turn {
         for _ in 0..BATCH {
-            if self.later >= self.later_max {
+            if !self.peer.has_room() {
                 return Turn::More;
             }
             let len = match self.device.read(&mut self.requests.bytes_mut()[READ_START..]) {
@@ -140,7 +171,9 @@ impl Reactor {
         match request.operation {
             Operation::Interrupt { unique } => {
                 add(&counters.interrupts);
-                self.shared.waiting.interrupt(unique);
+                if self.shared.waiting.interrupt(unique) {
+                    away::give_up(&self.shared, &self.peer, unique);
+                }
                 return Written::Taken;
             }
             Operation::Destroy => {
@@ -170,11 +203,33 @@ impl Reactor {
             if replies { Answer::Error(Errno::EIO) } else { Answer::None }
         });
         match answer {
-            Answer::Away => {
-                let bytes = self.requests.bytes()[READ_START..READ_START + len].to_vec();
-                self.finish(unique, Answer::Later(later::waiting(Arc::clone(&self.shared.handler), bytes)))
-            }
+            Answer::Away => self.wait_for(unique, len),
             answer => self.finish(unique, answer),
+        }
+    }
+
+    /// Has the request of `len` bytes in the buffer answered by a thread that may wait: this one, if it can be spared.
+    fn wait_for(&mut self, unique: u64, len: usize) -> Written {
+        let bytes = &self.requests.bytes()[READ_START..READ_START + len];
+        let (shared, peer) = (&self.shared, &self.peer);
+        add(&peer.counters.later);
+        let (Some(absent), Ok(request)) = (Absent::begin(shared, peer), Request::parse(bytes)) else {
+            away::spawn(shared, peer, unique, &self.device, bytes.to_vec());
+            return Written::Taken;
+        };
+        away::enter(shared, peer, unique, &self.device);
+        let answer = away::find(&*shared.handler, peer, &request, &mut self.reply);
+        drop(absent);
+        match shared.waiting.take_thread(unique) {
+            // Its caller was let go.
+            None => Written::Taken,
+            Some((_, interrupted)) => match answer {
+                Answer::Later(future) => {
+                    later::begin(shared, peer, unique, future, interrupted);
+                    Written::Taken
+                }
+                answer => self.finish(unique, answer),
+            },
         }
     }
 
@@ -185,15 +240,12 @@ impl Reactor {
             Answer::None | Answer::Away => Written::Taken,
             Answer::Later(future) => {
                 add(&self.peer.counters.later);
-                self.later += 1;
-                let shared = &self.shared;
-                let route = (&self.peer.inbox, &shared.waiting);
-                later::spawn(&shared.runtime, future, unique, route, shared.interrupt_grace);
+                later::begin(&self.shared, &self.peer, unique, future, false);
                 Written::Taken
             }
             Answer::Interruptible(begin) => {
                 add(&self.peer.counters.later);
-                self.later += 1;
+                self.peer.later.fetch_add(1, SeqCst);
                 let shared = &self.shared;
                 later::spawn_interruptible(&shared.runtime, begin, unique, (&self.peer.inbox, &shared.waiting));
                 Written::Taken
@@ -217,26 +269,14 @@ impl Reactor {
     }
 
     fn send<'a>(&self, unique: u64, error: i32, pieces: impl Iterator<Item = &'a [u8]>) -> Written {
-        // Other numbers the kernel refuses without ending the request, whose caller would wait for ever.
-        let error = if (0..512).contains(&error) { error } else { Errno::EIO.0 };
-        let written = self.device.reply(unique, error, pieces);
-        match written {
-            Written::Taken | Written::Gone => return written,
-            Written::Unwanted => {}
-            Written::Refused(reason) => {
-                tracing::error!(%reason, "the kernel refused a reply; the request ends with EIO");
-                self.device.reply(unique, Errno::EIO.0, std::iter::empty());
-            }
-        }
-        add(&self.peer.counters.replies_lost);
-        written
+        self.peer.send(&self.device, unique, error, pieces)
     }
 
     fn answer_completed(&mut self) {
         let mut completions = std::mem::take(&mut self.completions);
         self.peer.inbox.drain(&mut completions);
         for Completion { unique, outcome } in completions.drain(..) {
-            self.later -= 1;
+            self.peer.later.fetch_sub(1, SeqCst);
             self.send_late(unique, outcome);
         }
         self.completions = completions;
@@ -254,7 +294,7 @@ impl Reactor {
 
     /// Waits for the device, unless too many requests are being answered later, and for completions.
     fn wait(&mut self) -> io::Result<()> {
-        self.listen(self.later < self.later_max)?;
+        self.listen(self.peer.has_room())?;
         if !self.peer.inbox.fall_asleep() {
             return Ok(());
         }

@@ -5,11 +5,12 @@ use crate::counters::Counts;
 use crate::device::{Device, Written};
 use crate::handler::Handler;
 use crate::init::{InitError, Negotiated, negotiate};
-use crate::later::{Inbox, Waiting};
+use crate::later::Inbox;
 use crate::mount::{self, MountError, MountOptions, Mounted};
 use crate::notify::{self, Notifier};
 use crate::reactor::{self, Reactor};
 use crate::request::{Operation, Request};
+use crate::waiting::Waiting;
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -101,7 +102,8 @@ pub(crate) struct Shared {
     /// Every reactor ends.
     pub(crate) stop: Arc<AtomicBool>,
     pub(crate) peers: Vec<Arc<reactor::Peer>>,
-    running: Mutex<usize>,
+    /// Reactors that have not ended and look after the device.
+    pub(crate) running: Mutex<usize>,
     ended: Condvar,
     notifier: Notifier,
 }
@@ -121,8 +123,9 @@ impl Session {
         let device = Arc::new(device);
         let notifier = notify::start(Arc::clone(&device), config.notify_queue, Arc::clone(&stop))?;
         let count = config.reactors.unwrap_or_else(|| cores().saturating_mul(2).min(8)).max(2);
-        let peers =
-            (0..count).map(|_| Ok(Arc::new(reactor::Peer::new(Inbox::new()?)))).collect::<io::Result<Vec<_>>>()?;
+        let later_max = config.later_max.div_ceil(count).max(1);
+        let peer = |_| Ok(Arc::new(reactor::Peer::new(Inbox::new()?, later_max)));
+        let peers = (0..count).map(peer).collect::<io::Result<Vec<_>>>()?;
         let shared = Arc::new(Shared {
             handler,
             runtime,
@@ -134,7 +137,7 @@ impl Session {
             ended: Condvar::new(),
             notifier: notifier.clone(),
         });
-        let threads = start_reactors(&shared, &device, config, negotiated)?;
+        let threads = start_reactors(&shared, &device, negotiated)?;
         std::mem::forget(guard);
         if let Err(error) = mount::raise_read_ahead(&path, negotiated.max_readahead / 1024) {
             tracing::info!(%error, "readahead stays at the kernel's default: raising it needs root");
@@ -142,7 +145,7 @@ impl Session {
         Ok(Self { path, shared, negotiated, notifier, threads })
     }
 
-    /// Blocks until the mount is gone and its last request answered.
+    /// Blocks until the mount is gone and its last request answered, but for those that wait for others.
     pub fn wait(&self) {
         let mut running = self.shared.running.lock();
         while *running > 0 {
@@ -190,9 +193,14 @@ impl Drop for Session {
             // The force of an ordinary user detaches only; closing every descriptor of the device then does the rest.
             self.shared.end();
         }
-        for thread in self.threads.drain(..) {
-            // A handler may own the session; its own thread cannot be waited for.
-            if thread.thread().id() != thread::current().id() {
+        for (thread, peer) in self.threads.drain(..).zip(&self.shared.peers) {
+            // From the end on no other one leaves.
+            let absent = {
+                let _running = self.shared.running.lock();
+                peer.absent.load(SeqCst)
+            };
+            // A handler may own the session; its own thread cannot be waited for, nor one that waits for others.
+            if thread.thread().id() != thread::current().id() && !absent {
                 let _ = thread.join();
             }
         }
@@ -207,9 +215,12 @@ impl Shared {
     }
 
     /// A reactor has ended, and with the first all must; the last one tells the handler.
-    fn reactor_ended(&self) {
+    fn reactor_ended(&self, peer: &reactor::Peer) {
         self.end();
         let mut running = self.running.lock();
+        if peer.absent.load(SeqCst) {
+            return;
+        }
         if *running == 1 {
             self.notifier.stop();
             let told = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.handler.destroyed()));
@@ -232,11 +243,11 @@ impl Drop for Unmount<'_> {
 }
 
 /// Reports the end of a reactor even when it panicked.
-struct Ended(Arc<Shared>);
+struct Ended(Arc<Shared>, Arc<reactor::Peer>);
 
 impl Drop for Ended {
     fn drop(&mut self) {
-        self.0.reactor_ended();
+        self.0.reactor_ended(&self.1);
     }
 }
 
@@ -255,19 +266,17 @@ fn clone_or_share(device: &Arc<Device>) -> Arc<Device> {
 fn start_reactors(
     shared: &Arc<Shared>,
     device: &Arc<Device>,
-    config: &Config,
     negotiated: Negotiated,
 ) -> io::Result<Vec<JoinHandle<()>>> {
     let count = shared.peers.len();
-    let later_max = config.later_max.div_ceil(count).max(1);
     let mut reactors = Vec::with_capacity(count);
     for (index, peer) in shared.peers.iter().enumerate() {
         let device = if index == 0 { Arc::clone(device) } else { clone_or_share(device) };
-        reactors.push(Reactor::new(Arc::clone(shared), Arc::clone(peer), device, later_max, negotiated.max_write)?);
+        reactors.push(Reactor::new(Arc::clone(shared), Arc::clone(peer), device, negotiated.max_write)?);
     }
     let mut threads = Vec::with_capacity(count);
     for (index, mut reactor) in reactors.into_iter().enumerate() {
-        let ended = Ended(Arc::clone(shared));
+        let ended = Ended(Arc::clone(shared), Arc::clone(&shared.peers[index]));
         threads.push(thread::Builder::new().name(format!("sluice-fuse-{index}")).spawn(move || {
             let _ended = ended;
             reactor.run();

@@ -146,6 +146,64 @@ fn an_interrupted_reader_is_let_go() {
     fs::write(setup.path("alive"), b"x").unwrap();
 }
 
+/// The first one is waited for by a reactor, the others by threads of the pool.
+#[test]
+fn more_wait_than_there_are_reactors() {
+    let setup = Setup::new();
+    std::thread::scope(|scope| {
+        for reader in 0..8u64 {
+            let path = setup.path("away");
+            let read = move || {
+                let mut block = vec![0; 4096];
+                fs::File::open(path).unwrap().read_exact_at(&mut block, reader << 12).unwrap();
+                assert_eq!(block[..8], (reader << 12).to_le_bytes());
+            };
+            std::thread::Builder::new().spawn_scoped(scope, read).unwrap();
+        }
+        setup.until(|| setup.toy.away.load(SeqCst) == 8);
+        fs::write(setup.path("alive"), b"x").unwrap();
+        let mut block = vec![0; 4096];
+        open_direct(&setup.path("slow")).read_exact_at(&mut block, 0).unwrap();
+        setup.toy.open_gate();
+    });
+    assert_eq!((setup.session.counts().later, setup.session.counts().replies_lost), (9, 0));
+}
+
+#[test]
+fn an_interrupted_caller_is_let_go_while_a_thread_waits() {
+    let setup = Setup::new();
+    for waiting in 1..3 {
+        let mut child = reader(&setup.path("away"));
+        setup.until(|| setup.toy.away.load(SeqCst) == waiting);
+        rustix::process::kill_process(rustix::process::Pid::from_child(&child), rustix::process::Signal::INT).unwrap();
+        assert!(!child.wait().unwrap().success());
+        assert_eq!(setup.toy.away.load(SeqCst), waiting);
+    }
+    setup.toy.open_gate();
+    setup.until(|| setup.toy.away.load(SeqCst) == 0);
+    fs::read_dir(setup.path("")).unwrap().for_each(|entry| drop(entry.unwrap()));
+    assert_eq!((setup.session.counts().interrupts, setup.session.counts().replies_lost), (2, 0));
+}
+
+#[test]
+fn dropping_a_session_does_not_wait_for_threads_that_wait() {
+    let other = Setup::new();
+    let (directory, toy) = (tempfile::tempdir().unwrap(), Arc::new(Toy::default()));
+    let config = Config { reactors: Some(2), ..Config::default() };
+    let session = Session::start(&config, directory.path(), toy.clone(), other.runtime.handle().clone()).unwrap();
+    let mut children = [1, 2].map(|waiting| {
+        let child = reader(&directory.path().join("away"));
+        other.until(|| toy.away.load(SeqCst) == waiting);
+        child
+    });
+    drop(session);
+    assert_eq!((toy.away.load(SeqCst), toy.destroyed.load(SeqCst)), (2, 1));
+    children.iter_mut().for_each(|child| assert!(!child.wait().unwrap().success()));
+    toy.open_gate();
+    other.until(|| toy.away.load(SeqCst) == 0);
+    assert_eq!(toy.destroyed.load(SeqCst), 1);
+}
+
 #[test]
 fn a_panic_of_the_handler_is_an_error_of_the_request() {
     let setup = Setup::new();

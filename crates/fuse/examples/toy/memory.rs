@@ -1,7 +1,7 @@
 //! A file system that remembers names and bytes, for tests and for measuring the session.
 //!
-//! Three files are there from the start: `f` has 512 MiB of whatever the reply buffer holds, a read of `slow` is answered
-//! later with its offset, a read of `stuck` never.
+//! Four files are there from the start: `f` has 512 MiB of whatever the reply buffer holds, a read of `slow` is answered
+//! later with its offset, a read of `stuck` never, one of `away` by a thread that waits for [`Toy::open_gate`].
 
 #![allow(dead_code, reason = "shared by the example and the tests, which use parts of it")]
 
@@ -10,7 +10,7 @@ use sluice_fuse::abi::{ROOT_ID, flags::fopen};
 use sluice_fuse::{Answer, Attr, Body, Entry, Handler, Operation, Reply, ReplyBuffer, Request};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 const VALID: Duration = Duration::from_secs(1000);
@@ -18,6 +18,7 @@ const VALID: Duration = Duration::from_secs(1000);
 const BIG: u64 = 2;
 const SLOW: u64 = 3;
 const STUCK: u64 = 4;
+const AWAY: u64 = 5;
 pub const BIG_SIZE: u64 = 512 << 20;
 /// Reading a file of this name panics.
 pub const PANIC: &str = "panic";
@@ -27,6 +28,10 @@ pub struct Toy {
     state: Mutex<State>,
     /// Reads of `stuck` that are waiting.
     pub stuck: Arc<AtomicUsize>,
+    /// Reads of `away` that are waiting.
+    pub away: AtomicUsize,
+    gate: Mutex<bool>,
+    opened: Condvar,
     pub forgotten: AtomicU64,
     pub destroyed: AtomicUsize,
 }
@@ -45,7 +50,7 @@ struct Node {
 
 impl Default for State {
     fn default() -> Self {
-        let files = [(BIG, "f"), (SLOW, "slow"), (STUCK, "stuck")];
+        let files = [(BIG, "f"), (SLOW, "slow"), (STUCK, "stuck"), (AWAY, "away")];
         let names = files.iter().map(|&(ino, name)| ((ROOT_ID, name.into()), ino)).collect();
         let node = |mode| Node { mode, data: Vec::new(), panics: false };
         let mut nodes: HashMap<_, _> = files.iter().map(|&(ino, _)| (ino, node(0o100644))).collect();
@@ -57,7 +62,7 @@ impl Default for State {
 impl State {
     fn attr(&self, ino: u64) -> Result<Attr, Errno> {
         let node = self.nodes.get(&ino).ok_or(Errno::ESTALE)?;
-        let size = if (BIG..=STUCK).contains(&ino) { BIG_SIZE } else { node.data.len() as u64 };
+        let size = if (BIG..=AWAY).contains(&ino) { BIG_SIZE } else { node.data.len() as u64 };
         Ok(Attr {
             ino,
             size,
@@ -120,6 +125,7 @@ impl Toy {
                     Ok(Body::from(block.repeat((size as usize).div_ceil(4096))[..size as usize].to_vec()))
                 }));
             }
+            AWAY => return Ok(Answer::Away),
             STUCK => {
                 self.stuck.fetch_add(1, SeqCst);
                 let stuck = Stuck(Arc::clone(&self.stuck));
@@ -139,6 +145,12 @@ impl Toy {
             }
         }
         Ok(Answer::Done)
+    }
+
+    /// Reads of `away` end from now on.
+    pub fn open_gate(&self) {
+        *self.gate.lock().unwrap() = true;
+        self.opened.notify_all();
     }
 
     fn write(&self, ino: u64, offset: u64, data: &[u8]) -> Result<(), Errno> {
@@ -177,7 +189,7 @@ impl Toy {
             }
             // The kernel sends INTERRUPT for what it waits for synchronously: not for readahead, and not for O_DIRECT
             // under FUSE_ASYNC_DIO.
-            Operation::Open { .. } if ino == STUCK => reply.opened(0, fopen::DIRECT_IO),
+            Operation::Open { .. } if ino == STUCK || ino == AWAY => reply.opened(0, fopen::DIRECT_IO),
             Operation::Open { .. } | Operation::OpenDir { .. } => reply.opened(0, 0),
             Operation::Read { offset, size, .. } => return self.read(ino, offset, size, reply),
             Operation::Write { offset, data, .. } => {
@@ -204,6 +216,15 @@ impl Toy {
 impl Handler for Toy {
     fn handle(&self, request: &Request<'_>, reply: &mut ReplyBuffer) -> Answer {
         self.answer(request, reply).unwrap_or_else(Answer::Error)
+    }
+
+    fn handle_waiting(&self, request: &Request<'_>, reply: &mut ReplyBuffer) -> Answer {
+        let Operation::Read { offset, size, .. } = request.operation else { return Answer::Error(Errno::EINVAL) };
+        self.away.fetch_add(1, SeqCst);
+        drop(self.opened.wait_while(self.gate.lock().unwrap(), |open| !*open).unwrap());
+        self.away.fetch_sub(1, SeqCst);
+        reply.put(&offset.to_le_bytes().repeat(size as usize / 8));
+        Answer::Done
     }
 
     fn forget(&self, _nodeid: u64, lookups: u64) {
