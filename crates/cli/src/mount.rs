@@ -104,8 +104,15 @@ pub fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
         .thread_name("sluice-io")
         .enable_all()
         .build()?;
-    let result = mount(args, &place, &mountpoint, &runtime);
+    // What comes from the server is handed on by one thread: where there are several, each frame wakes another one in vain.
+    let lanes = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("sluice-lane")
+        .enable_all()
+        .build()?;
+    let result = mount(args, &place, &mountpoint, &runtime, &lanes);
     runtime.shutdown_timeout(Duration::from_secs(1));
+    lanes.shutdown_timeout(Duration::from_secs(1));
     result
 }
 
@@ -143,7 +150,13 @@ fn default_state(meta: &str, mountpoint: &Path) -> anyhow::Result<PathBuf> {
     Ok(base.join("sluice").join(format!("{last}-{:08x}", crc32c(name.as_bytes()))))
 }
 
-fn mount(args: &MountArgs, place: &Place, mountpoint: &Path, runtime: &Runtime) -> anyhow::Result<ExitCode> {
+fn mount(
+    args: &MountArgs,
+    place: &Place,
+    mountpoint: &Path,
+    runtime: &Runtime,
+    lanes: &Runtime,
+) -> anyhow::Result<ExitCode> {
     let dir = &place.state;
     fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
     let options = OpenOptions {
@@ -156,7 +169,7 @@ fn mount(args: &MountArgs, place: &Place, mountpoint: &Path, runtime: &Runtime) 
     let metrics = runtime.block_on(args.metrics.listen())?;
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let callbacks = Arc::new(Callbacks::default());
-    let client = runtime.block_on(connect(args, mountpoint, &callbacks, &clock))?;
+    let client = lanes.block_on(connect(args, mountpoint, &callbacks, &clock))?;
     let client = Arc::new(client);
     let config = runtime.block_on(told_config(&client, &args.meta))?;
     remember(dir, &config)?;
