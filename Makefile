@@ -49,7 +49,7 @@ test-long: deps build ## 200 kills, 50,000 random operations, 10,000 seeds of th
 	SLUICE_KILL_ROUNDS=$(LONG_KILL_ROUNDS) $(CARGO) test --package sluice-tests --locked --test crash -- --nocapture
 	SLUICE_KILL_ROUNDS=$(LONG_KILL_ROUNDS) $(CARGO) test --package sluice-tests --locked --test mounts killed -- --nocapture
 	SLUICE_KILL_ROUNDS=$(LONG_KILL_ROUNDS) $(CARGO) test --package sluice-tests --locked --test group killed -- --nocapture
-	SLUICE_SIM_SEEDS=$(LONG_SIM_SEEDS) $(CARGO) test --package sluice-sim --locked --test seeds seeds_hold -- --nocapture
+	SLUICE_SIM_SEEDS=$(LONG_SIM_SEEDS) $(CARGO) test --release --package sluice-sim --locked --test seeds seeds_hold -- --nocapture
 	SLUICE_DIFF_OPS=$(LONG_DIFF_OPS) $(CARGO) test --package sluice-tests --locked --test differential -- --nocapture
 
 fuzz-replay: deps ## Every stored fuzz input through its parser, with the stable compiler

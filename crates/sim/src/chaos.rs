@@ -103,11 +103,8 @@ fn disk_full(world: &World, host: usize, rng: &mut SmallRng) {
 
 /// A disk gives errors, once or for a while. A journal whose disk has failed stops for good: its process is started again.
 fn disk_fails(world: &Arc<World>, host: usize, rng: &mut SmallRng) {
-    // Bytes that only a cache disk has, and that cannot be read, are lost.
-    let (failing, operations) = match rng.random_ratio(1, 2) {
-        true => (Failing::Journal, &[Operation::Read, Operation::Write, Operation::Sync][..]),
-        false => (Failing::Cache, &[Operation::Write, Operation::Sync][..]),
-    };
+    let failing = if rng.random_ratio(1, 2) { Failing::Journal } else { Failing::Cache };
+    let operations = [Operation::Read, Operation::Write, Operation::Sync];
     let operation = operations[rng.random_range(0..operations.len())];
     let nth = rng.random_ratio(1, 2).then(|| rng.random_range(1..30));
     world.trace(|| {

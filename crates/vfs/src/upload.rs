@@ -24,8 +24,6 @@ const RETRY_FIRST: Duration = Duration::from_millis(200);
 const RETRY_LAST: Duration = Duration::from_secs(5);
 /// How often whoever waits for a sync looks whether the cache failed meanwhile.
 const CACHE_LOOK_INTERVAL: Duration = Duration::from_millis(200);
-/// Tries at reading a slot whose disk gives errors: some 6 s.
-const READ_TRIES: u32 = 5;
 
 /// An object whose upload has a task, until that ends, however it does.
 struct UnderWay {
@@ -94,9 +92,9 @@ impl Vfs {
 
     /// Takes one object to the store, or drops it when nothing refers to it. Ends only when that is done.
     async fn upload(self: &Arc<Self>, object: &Arc<DirtyObject>) {
-        let (mut wait, mut tries) = (RETRY_FIRST, 0);
+        let (mut wait, mut unread) = (RETRY_FIRST, 0);
         loop {
-            match self.try_upload(object, tries).await {
+            match self.try_upload(object, &mut unread).await {
                 Ok(()) => return,
                 Err(error) => {
                     self.counters.upload_errors.fetch_add(1, Ordering::Relaxed);
@@ -104,11 +102,12 @@ impl Vfs {
                 }
             }
             sluice_run::time::sleep(wait).await;
-            (wait, tries) = ((wait * 2).min(RETRY_LAST), tries + 1);
+            wait = (wait * 2).min(RETRY_LAST);
         }
     }
 
-    async fn try_upload(self: &Arc<Self>, object: &Arc<DirtyObject>, tries: u32) -> Result<(), String> {
+    /// `unread` counts how often its slot could not be read; a store that is down says nothing about the slot.
+    async fn try_upload(self: &Arc<Self>, object: &Arc<DirtyObject>, unread: &mut u32) -> Result<(), String> {
         // Held while there are bytes in memory, not while waiting: with a failed cache, a sync waits for all the others.
         let permit = self.uploading.acquire().await.map_err(|e| e.to_string())?;
         let record = self.ask(object, |metadata, id| metadata.object(id)).await?;
@@ -122,7 +121,7 @@ impl Vfs {
             return Ok(());
         }
         if record.is_none_or(|record| record.state != ObjectState::Stored) {
-            self.store_object(object, tries).await?;
+            self.store_object(object, unread).await?;
         }
         drop(permit);
         // The journal may lose the data only when what says that it is stored cannot be lost.
@@ -132,7 +131,7 @@ impl Vfs {
         Ok(())
     }
 
-    async fn store_object(self: &Arc<Self>, object: &Arc<DirtyObject>, tries: u32) -> Result<(), String> {
+    async fn store_object(self: &Arc<Self>, object: &Arc<DirtyObject>, unread: &mut u32) -> Result<(), String> {
         // The log goes first: after a power loss replay must find what was stored under this id, not less.
         let written = self.parts.journal.written();
         let mut synced = self.parts.committer.wait_synced(written);
@@ -142,9 +141,11 @@ impl Vfs {
                 break;
             }
         }
-        let (reader, vfs) = (object.clone(), self.clone());
-        let read = sluice_run::task::spawn_blocking(move || vfs.segments_of(&reader, tries)).await;
-        let Segments { mut segments, damaged } = read.map_err(|e| e.to_string())??;
+        let (reader, vfs, give_up) = (object.clone(), self.clone(), *unread >= self.settings.read_tries);
+        let read = sluice_run::task::spawn_blocking(move || vfs.segments_of(&reader, give_up)).await;
+        let read = read.map_err(|e| e.to_string())?;
+        *unread = if read.is_ok() { 0 } else { *unread + 1 };
+        let Segments { mut segments, damaged } = read?;
         if Bug::LastSegmentForgotten.is_planted() && segments.len() > 1 {
             segments.pop();
         }
@@ -190,8 +191,8 @@ impl Vfs {
     }
 
     /// All segments, checked. One that is damaged becomes absent: reads of it fail, and the rest of the object is saved. One
-    /// that cannot be read is tried again a few times before.
-    fn segments_of(&self, object: &DirtyObject, tries: u32) -> Result<Segments, String> {
+    /// that cannot be read counts as damaged when it is time to `give_up`, and fails before.
+    fn segments_of(&self, object: &DirtyObject, give_up: bool) -> Result<Segments, String> {
         let slot = match &object.body {
             Body::Memory(memory) => {
                 let memory = memory.lock();
@@ -201,7 +202,7 @@ impl Vfs {
         };
         match slot.read_all() {
             Ok(all) => Ok(Segments { segments: all.into_iter().map(|s| s.map(Bytes::from)).collect(), damaged: false }),
-            Err(ReadError::Io(error)) if tries < READ_TRIES => Err(error.to_string()),
+            Err(ReadError::Io(error)) if !give_up => Err(error.to_string()),
             Err(error) => {
                 tracing::error!(object = %object.id, %error, "bytes were lost before they were stored; reads of them will fail");
                 if let (Some(cache), ReadError::Corrupt { index }) = (&self.parts.cache, &error) {

@@ -36,13 +36,17 @@ pub struct Settings {
     pub uploads: usize,
     /// Objects fetched ahead of a sequential reader, over all readers: 4 MiB of memory each.
     pub prefetches: usize,
+    /// Tries at reading bytes that only a cache disk has, while that gives errors, before they count as lost. With 16 that
+    /// is a minute.
+    pub read_tries: u32,
     /// Orphans of earlier runs are nobody's: whoever may use them comes through this process.
     pub reclaim_orphans: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { upload_delay: Duration::from_secs(2), uploads: 4, prefetches: 8, reclaim_orphans: true }
+        let upload_delay = Duration::from_secs(2);
+        Self { upload_delay, uploads: 4, prefetches: 8, read_tries: 16, reclaim_orphans: true }
     }
 }
 

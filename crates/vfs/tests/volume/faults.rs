@@ -252,6 +252,32 @@ fn a_failed_sync_of_the_cache_drains_it() {
     world.kill(volume);
 }
 
+/// To be survived: a store that is down for more tries than a slot is read, and then one read error. Nothing is lost.
+#[test]
+fn a_read_error_after_an_outage_loses_nothing() {
+    let mut world = World::new(10, Shape::default());
+    let volume = world.start();
+    let bytes = write_some(&volume, "kept", 5);
+    world.backend.set_down(true);
+    let mut uploading = Box::pin(volume.vfs.drain());
+    let mut failed = |count: u64| {
+        volume.wait(async {
+            while volume.vfs.status().unwrap().upload_errors < count {
+                assert!(futures::poll!(&mut uploading).is_pending());
+                tokio::task::yield_now().await;
+            }
+        })
+    };
+    failed(3);
+    world.plan.fail_nth_under(Operation::Read, Path::new(CACHE), 1, Errno::EIO);
+    failed(4);
+    world.backend.set_down(false);
+    volume.wait(uploading);
+    assert_eq!(volume.sync(), Ok(()));
+    assert!(volume.read_all("kept").unwrap() == bytes);
+    world.kill(volume);
+}
+
 /// To be survived: a dirty slot that gives read errors for good. Its bytes are lost, which the next sync tells once; everything
 /// else is stored.
 #[test]

@@ -129,8 +129,8 @@ impl World {
             runtime: sluice_run::task::handle(runtime.handle()),
         };
         let damaged = recovered.damaged_segments;
-        let vfs =
-            Vfs::start(parts, Settings { upload_delay: Duration::from_secs(3600), ..Settings::default() }, recovered);
+        let settings = Settings { upload_delay: Duration::from_secs(3600), read_tries: 2, ..Settings::default() };
+        let vfs = Vfs::start(parts, settings, recovered);
         let trimmer = Arc::downgrade(&vfs);
         let on_persisted = Box::new(move |_| trimmer.upgrade().iter().for_each(|vfs| vfs.trim_journal()));
         let checkpointer = self.shape.checkpoints.then(|| Checkpointer::start(store, on_persisted).unwrap());
