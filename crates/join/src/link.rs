@@ -21,7 +21,7 @@ use std::{
 
 /// One try of a call; then it is asked again.
 const CALL_TIME: Duration = LEASE;
-/// After a call without an answer.
+/// After a call without an answer, or with one that tells to come again.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How often what nobody waits for is done, and the lease is renewed: a third of it would do.
 const KEEP_INTERVAL: Duration = Duration::from_secs(1);
@@ -63,6 +63,10 @@ impl Link for NetLink {
     ) -> BoxFuture<'static, Result<Vec<u8>, LinkError>> {
         let client = self.client.clone();
         async move { ask(&client, method, body, within).await }.boxed()
+    }
+
+    fn pause(&self) {
+        self.runtime.block_on(sluice_run::time::sleep(PAUSE));
     }
 }
 

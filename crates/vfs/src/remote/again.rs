@@ -102,7 +102,10 @@ impl Remote {
         Ok(match ReplyHead::outcome(&body).map_err(failed)? {
             (head, Ok(())) => Outcome::Done(head),
             (_, Err(Fault::Forgotten)) => Outcome::Durable,
-            (_, Err(fault)) if fault.is_of_session() || is_for_now(&fault) => Outcome::Lost,
+            (_, Err(fault)) if fault.is_of_session() || is_for_now(&fault) => {
+                self.link.pause();
+                Outcome::Lost
+            }
             (_, Err(fault)) => Outcome::Refused(fault),
         })
     }

@@ -37,6 +37,9 @@ pub trait Link: Send + Sync {
         body: Vec<u8>,
         within: Duration,
     ) -> BoxFuture<'static, std::result::Result<Vec<u8>, LinkError>>;
+
+    /// Waits a moment, before something is sent again that the server could not do for now.
+    fn pause(&self);
 }
 
 /// No answer came.
@@ -48,6 +51,15 @@ pub enum LinkError {
     /// The mount is being ended.
     #[error("the connection is closed")]
     Closed,
+}
+
+/// Resumptions of a session.
+#[derive(Default)]
+struct Resumptions {
+    count: u64,
+    /// The last one that was asked for has no answer. It may have been the one that made the server forget what this mount caches,
+    /// and what the next answer says was kept is what came since.
+    unanswered: bool,
 }
 
 /// Who the mount is for the server.
@@ -63,8 +75,8 @@ pub struct Session {
     believed_until: AtomicU64,
     /// It has ended for good.
     pub(super) over: AtomicBool,
-    /// Counts resumptions; held while one is under way.
-    resumed: Mutex<u64>,
+    /// Held while one is under way.
+    resumed: Mutex<Resumptions>,
     numbers: Mutex<Numbers>,
     /// The run of the server that has all that an earlier one answered.
     pub(super) life: AtomicU32,
@@ -90,7 +102,7 @@ impl Session {
             lease: AtomicU64::new(lease.as_nanos() as u64),
             believed_until: AtomicU64::new(0),
             over: AtomicBool::new(false),
-            resumed: Mutex::new(0),
+            resumed: Mutex::default(),
             numbers: Mutex::new(Numbers { last: last_number, waiting: BTreeSet::new() }),
         }
     }
@@ -222,7 +234,7 @@ impl Remote {
             if self.session.over.load(SeqCst) {
                 return Err((never, Error::Fenced));
             }
-            let resumed = *self.session.resumed.lock();
+            let resumed = self.session.resumed.lock().count;
             let sent = self.now_ns();
             let body = match number {
                 Some(number) => client::change(call, self.session.number(number)),
@@ -285,7 +297,7 @@ impl Remote {
     /// Goes on with the session, unless somebody else did since resumption `seen`.
     fn resume(&self, seen: u64, why: &Fault) -> Result<()> {
         let mut resumed = self.session.resumed.lock();
-        if *resumed != seen {
+        if resumed.count != seen {
             return Ok(());
         }
         tracing::info!(%why, session = %self.session.id, "resuming");
@@ -296,6 +308,7 @@ impl Remote {
         let epoch = self.session.epoch.load(SeqCst) as u32;
         let call = Resume { session: self.session.id, epoch, take_over: None, uses };
         let sent = self.now_ns();
+        let unanswered = std::mem::replace(&mut resumed.unanswered, true);
         let body = match self.link.call(Resume::METHOD.number(), client::request(&call)) {
             // The caller asks again, and comes back here.
             Err(LinkError::Lost(_)) => return Ok(()),
@@ -306,15 +319,16 @@ impl Remote {
             Ok((life, answer)) => {
                 let answer = answer.value;
                 self.session.epoch.store(answer.epoch.into(), SeqCst);
-                if !answer.kept && !Bug::CacheKeptWithoutTrack.is_planted() {
+                if (!answer.kept || unanswered) && !Bug::CacheKeptWithoutTrack.is_planted() {
                     self.lost_track(answer.pushes);
                 } else if !doubted {
                     self.locks.trust();
                 }
+                resumed.unanswered = false;
                 if self.session.life.load(SeqCst) != life && !self.send_again(life)? {
                     return Ok(());
                 }
-                *resumed += 1;
+                resumed.count += 1;
                 drop(resumed);
                 let lease = Duration::from_millis(answer.lease_ms.into()).as_nanos() as u64;
                 self.session.lease.store(lease, SeqCst);

@@ -5,7 +5,7 @@ mod rig;
 
 use rig::Rig;
 use sluice_base::Ino;
-use sluice_meta::{Attr, Error, RenameMode, SetAttributes, store::Log};
+use sluice_meta::{Attr, Error, RenameMode, SetAttributes, rpc::message::Method, store::Log};
 use sluice_vfs::{Metadata, remote::Remote, waiting};
 use std::{
     ops::ControlFlow,
@@ -403,6 +403,22 @@ fn what_this_mount_published_is_opened_without_a_question() {
     assert_eq!((attr.size, unchanged, a.bytes(file)), (7, false, b"others'".to_vec()));
     b.create(dir, "new");
     a.find(dir, "new").unwrap();
+}
+
+#[test]
+fn a_mount_whose_resumption_was_not_answered_believes_nothing_from_before() {
+    let rig = Rig::new();
+    let (a, b) = (rig.mount("a"), rig.mount("b"));
+    let file = a.create(ROOT, "file");
+    a.write(file, b"bytes");
+    rig.restart();
+    b.keep();
+    // The server notes that it forgot what `a` caches, which `a` does not hear.
+    a.link.lose_answer_of(Method::Resume);
+    a.keep();
+    b.run(|b| b.open(file)).unwrap();
+    b.write(file, b"others'");
+    assert_eq!((a.run(|a| a.open(file)).unwrap().0.size, a.bytes(file)), (7, b"others'".to_vec()));
 }
 
 #[test]

@@ -137,6 +137,7 @@ impl Rig {
             rig: self.clone(),
             bound: Mutex::default(),
             fault: Mutex::new(fault),
+            lost: Mutex::default(),
             before: Mutex::default(),
             late: Mutex::default(),
         });
@@ -186,6 +187,8 @@ pub struct Loopback {
     /// Whose the connection is, and of which start of the server.
     bound: Mutex<(u64, Option<Peer>)>,
     fault: Mutex<Option<Fault>>,
+    /// The next answer to a request of this method is lost.
+    lost: Mutex<Option<u16>>,
     /// Happens instead of the next request of a method.
     before: Mutex<Option<(u16, Fault)>>,
     late: Mutex<Option<Box<dyn FnOnce() + Send>>>,
@@ -195,6 +198,11 @@ impl Loopback {
     /// The next answer is lost, and then something happens.
     pub fn lose_answer_and(&self, fault: impl FnOnce(&Rig) + Send + 'static) {
         *self.fault.lock() = Some(Box::new(fault));
+    }
+
+    /// The next answer to a request of a method is lost.
+    pub fn lose_answer_of(&self, method: Method) {
+        *self.lost.lock() = Some(method.number());
     }
 
     /// The next request of a method is lost on its way, and something happens.
@@ -238,6 +246,9 @@ impl Link for Loopback {
             fault(rig);
             return Err(LinkError::Lost("as told".into()));
         }
+        if self.lost.lock().take_if(|of| *of == method).is_some() {
+            return Err(LinkError::Lost("as told".into()));
+        }
         Ok(reply.body)
     }
 
@@ -245,6 +256,8 @@ impl Link for Loopback {
         let answer = self.call(method, body);
         Box::pin(async move { answer })
     }
+
+    fn pause(&self) {}
 }
 
 /// Writes a small file as a whole, which stays open.
