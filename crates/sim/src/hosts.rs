@@ -83,6 +83,8 @@ pub struct Host {
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     boots: AtomicU64,
+    /// Segments in which its cache disk had a bit flipped.
+    pub rotten: AtomicU64,
     pub alive: AtomicBool,
 }
 
@@ -100,6 +102,7 @@ impl Host {
             clock: Arc::new(HostClock { wall_ahead, started }),
             entropy: Arc::new(SeededEntropy::new(seed.wrapping_mul(31).wrapping_add(process.into()))),
             boots: AtomicU64::new(1),
+            rotten: AtomicU64::new(0),
             alive: AtomicBool::new(false),
         }
     }
@@ -132,7 +135,9 @@ impl Host {
         let segments = self.slots * SEGMENTS_PER_OBJECT as u64;
         let some: Vec<_> = (0..segments).filter(|_| rng.random_ratio(3, 4)).collect();
         let offsets = some.into_iter().map(|at| at * SEGMENT_BYTES as u64 + rng.random_range(0..SEGMENT_BYTES as u64));
-        offsets.filter(|offset| disk.flip_bit(&slab, *offset)).count()
+        let flipped = offsets.filter(|offset| disk.flip_bit(&slab, *offset)).count();
+        self.rotten.fetch_add(flipped as u64, Ordering::SeqCst);
+        flipped
     }
 
     /// From now on `operation` fails there until the plan is healed, or only the `nth` time.

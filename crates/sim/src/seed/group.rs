@@ -5,7 +5,10 @@ use crate::hosts;
 use sluice_node::{State, message};
 use sluice_object::backend::RequestKind;
 use sluice_run::simulation;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering::SeqCst},
+    time::Duration,
+};
 
 /// How long an operator waits for a node or for the server.
 const PATIENCE: Duration = Duration::from_secs(6);
@@ -88,6 +91,11 @@ impl World {
         let asked = mount.vfs.store_stats().of(RequestKind::Get).requests;
         self.trace(|| format!("# {:?}, {asked} reads from the store", mount.group.0.stats()));
         if asked == 0 || !mount.group.0.members().has_owners() {
+            return;
+        }
+        // A slot may be given away after its bytes failed and before the disk is looked at: then nothing is found there.
+        let flipped: u64 = self.node_hosts().map(|host| self.hosts[host].rotten.load(SeqCst)).sum();
+        if flipped > self.rotten() {
             return;
         }
         let until = simulation::now() + PATIENCE;
