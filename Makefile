@@ -14,7 +14,7 @@ FUZZ_SECONDS ?= 60
 # Ends a test program that hangs, and runs what failed once more by itself.
 RUNNER := CARGO_TARGET_$(shell rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER=$(CURDIR)/scripts/test-program
 
-.PHONY: help deps build check test test-unit test-end-to-end pjdfstest test-long fuzz-replay fuzz demo demo-s3 bench bench-full
+.PHONY: help deps build check test test-unit test-end-to-end pjdfstest test-long fuzz-replay fuzz demo demo-s3 example bench bench-full
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 26
@@ -36,11 +36,14 @@ test: test-unit test-end-to-end pjdfstest fuzz-replay ## Every test
 
 test-unit: deps ## The tests of the crates
 	$(RUNNER) $(CARGO) test --workspace --exclude sluice-tests --locked --no-fail-fast
+	SLUICE_TEST_FUSE_TRANSPORT=uring $(RUNNER) $(CARGO) test --package sluice-fuse --locked --test mount
 
 test-end-to-end: deps build ## The tests of the binary: kernel mount, real programs, real object store
 	$(RUNNER) $(CARGO) test --package sluice-tests --locked --no-fail-fast
 	# The same rules by way of a server.
 	SLUICE_TEST_REMOTE=1 $(RUNNER) $(CARGO) test --package sluice-tests --locked --test posix --test differential
+	# And by io_uring instead of /dev/fuse, which the tests turn on in the kernel for as long as they need it.
+	SLUICE_TEST_MOUNT_OPTIONS='--fuse-transport uring' $(RUNNER) $(CARGO) test --package sluice-tests --locked --test posix
 
 pjdfstest: deps build ## The POSIX suite of the pjdfstest crate on a mount
 	scripts/pjdfstest
@@ -69,8 +72,11 @@ demo: deps build ## A tree through a mount, a crash, and out again; then a serve
 demo-s3: deps build ## The same with a real S3 server as the store
 	scripts/demo --s3
 
-bench: deps build ## Every measurement for a moment: shows that it runs
+example: deps build ## A model loaded cold, warmed, and warmed while the program starts up: small
+	examples/model-loading/compare --small
+
+bench: deps build ## The quick measurements for a moment: shows that they run
 	bench/volume --short
 
-bench-full: deps build ## The measurement against the limits of this machine; stored in bench/runs/
+bench-full: deps build ## Every measurement against the limits of this machine; stored in bench/runs/
 	bench/volume

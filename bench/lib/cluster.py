@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import urllib.request
 
-from process import Failed, Process, await_true, binary
+from process import Failed, Process, await_true, binary, uninterrupted
 
 # What the server, a node and a mount say once they are ready.
 SERVES = re.compile(r"(?:is served at sluice://|listens at )(127\.0\.0\.1:\d+)")
@@ -20,10 +20,10 @@ METRICS_AT = re.compile(r"metrics at (http://127\.0\.0\.1:\d+/metrics)")
 
 
 class Sluice:
-    """One long-running sluice process with a log; it may be started again."""
+    """One long-running sluice process with a log; it may be started again. `prefix` is a command that becomes it: where it runs."""
 
-    def __init__(self, name, scratch, env, ready):
-        self.name, self.scratch, self.env, self.ready = name, scratch, env, ready
+    def __init__(self, name, scratch, env, ready, prefix=()):
+        self.name, self.scratch, self.env, self.ready, self.prefix = name, scratch, env, ready, prefix
         self.log, self.process = scratch / f"{name}.log", None
 
     def run(self, command):
@@ -33,7 +33,7 @@ class Sluice:
         def is_ready():
             return self.ready.search(self.log.read_bytes()[begin:].decode(errors="replace"))
 
-        self.process = Process([binary(), *command], self.log, is_ready, self.env)
+        self.process = Process([*self.prefix, binary(), *command], self.log, is_ready, self.env)
         return self.process.start()
 
     def is_running(self):
@@ -56,8 +56,8 @@ class Sluice:
 class Member(Sluice):
     """A `sluice serve`: of the volume, or a node. Its port is kept over a restart."""
 
-    def __init__(self, name, meta, scratch, options, env):
-        super().__init__(name, scratch, env, SERVES)
+    def __init__(self, name, meta, scratch, options, env, prefix=()):
+        super().__init__(name, scratch, env, SERVES, prefix)
         self.meta, self.options, self.address = meta, options, None
 
     def start(self):
@@ -72,8 +72,8 @@ class Member(Sluice):
 class Mount(Sluice):
     """A `sluice mount`, or `sluice up`: `command` behind that word, with MOUNTPOINT where its place belongs."""
 
-    def __init__(self, name, command, scratch, env):
-        super().__init__(name, scratch, env, MOUNTED)
+    def __init__(self, name, command, scratch, env, prefix=()):
+        super().__init__(name, scratch, env, MOUNTED, prefix)
         self.path = scratch / name
         self.path.mkdir(exist_ok=True)
         self.command = [part if part != "MOUNTPOINT" else self.path for part in command]
@@ -109,6 +109,9 @@ def status(target):
 class Cluster:
     """Nothing runs at first: `serve`, `add_node` and `add_mount` start what is wanted. `gateway`, if any, is the store."""
 
+    # What every mount and every node is told besides.
+    mount_options, node_options = (), ()
+
     def __init__(self, gateway=None, scratch=None):
         self.own = scratch is None
         self.scratch = pathlib.Path(scratch or tempfile.mkdtemp(prefix="sluice-cluster."))
@@ -121,12 +124,13 @@ class Cluster:
 
     def __exit__(self, *_):
         """Ends everything, those first that use the others; what does not end by itself is killed."""
-        for mount in self.mounts:
-            mount.detach()
-        for member in [*self.nodes, *([self.server] if self.server else [])]:
-            member.kill()
-        if self.own:
-            shutil.rmtree(self.scratch)
+        with uninterrupted():
+            for mount in self.mounts:
+                mount.detach()
+            for member in [*self.nodes, *([self.server] if self.server else [])]:
+                member.kill()
+            if self.own:
+                shutil.rmtree(self.scratch)
 
     def format(self):
         store = self.gateway.url if self.gateway else "file:objects"
@@ -146,28 +150,31 @@ class Cluster:
     def meta(self):
         return f"sluice://{self.server.address}"
 
-    def add_node(self, name, cache="1G", *options):
+    def new_node(self, name, cache="1G", *options, prefix=()):
+        """A node that is not started."""
+        options = ["--name", name, "--cache", f"{self.scratch / f'{name}.cache'}:{cache}", *options, *self.node_options]
+        self.nodes.append(Member(name, self.meta, self.scratch, options, self.env, prefix))
+        return self.nodes[-1]
+
+    def add_node(self, name, cache="1G", *options, prefix=()):
         """Starts a node and waits until it is a member."""
-        options = ["--name", name, "--cache", f"{self.scratch / f'{name}.cache'}:{cache}", *options]
-        node = Member(name, self.meta, self.scratch, options, self.env)
-        self.nodes.append(node)
-        node.start()
+        node = self.new_node(name, cache, *options, prefix=prefix).start()
         await_true(f"{name} to be in the group", lambda: name in self.group())
         return node
 
-    def add_mount(self, name, *options, journal="256M"):
+    def add_mount(self, name, *options, journal="256M", prefix=()):
         """Mounts the served volume."""
         place = f"{self.scratch / f'{name}.journal'}:{journal}"
         command = ["mount", self.meta, "MOUNTPOINT", "--journal", place, *options]
-        return self._mount(name, command)
+        return self._mount(name, command, prefix)
 
-    def up(self, name, *options):
+    def up(self, name, *options, prefix=()):
         """Mounts the volume without a server."""
         store = ["--store", self.gateway.url] if self.gateway else []
-        return self._mount(name, ["up", self.volume, "MOUNTPOINT", *store, *options])
+        return self._mount(name, ["up", self.volume, "MOUNTPOINT", *store, *options], prefix)
 
-    def _mount(self, name, command):
-        mount = Mount(name, command, self.scratch, self.env)
+    def _mount(self, name, command, prefix):
+        mount = Mount(name, [*command, *self.mount_options], self.scratch, self.env, prefix)
         self.mounts.append(mount)
         return mount.start()
 

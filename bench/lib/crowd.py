@@ -5,6 +5,7 @@ import resource
 import select
 import socket
 import struct
+import threading
 
 from process import Failed, await_true
 
@@ -57,6 +58,7 @@ class Crowd:
                 raise SystemExit(f"{wanted} open files are needed, {hard} are allowed: ulimit -n")
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         self.poll, self.waiting, self.open, self.to_server = select.epoll(), {}, [], []
+        self.keeper = None
         small, bulk = hello(SMALL), hello(BULK)
         for _ in range(mounts):
             self.to_server.append(self._begin(server, small))
@@ -110,7 +112,30 @@ class Crowd:
     def await_members(self, count):
         return await_true(f"every mount to be told of {count} nodes", lambda: self.members() == count)
 
+    def keep(self):
+        """From here on answers to pings, so that all stay connected; `members` may not be asked any more."""
+        for connection in self.open:
+            self.poll.register(connection.fileno(), select.EPOLLIN)
+        by_fd, pong = {connection.fileno(): connection for connection in self.open}, frame(PONG)
+        self.keeping = threading.Event()
+
+        def answer():
+            while self.keeping.wait(0) is False:
+                for fd, _ in self.poll.poll(0.1):
+                    try:
+                        if receive(by_fd[fd])[0] == PING:
+                            by_fd[fd].sendall(pong)
+                    except (Failed, OSError):
+                        # That node is gone.
+                        self.poll.unregister(fd)
+
+        self.keeper = threading.Thread(target=answer)
+        self.keeper.start()
+
     def close(self):
+        if self.keeper:
+            self.keeping.set()
+            self.keeper.join()
         for connection in self.open:
             connection.close()
 

@@ -38,7 +38,8 @@ class Gateway:
         self.url = f"s3://{BUCKET}/volume?endpoint=http://127.0.0.1:{self.port}&region=us-east-1"
         self.env = {"AWS_ACCESS_KEY_ID": ACCESS, "AWS_SECRET_ACCESS_KEY": SECRET}
         command = [tool, "--quiet", "--port", f"127.0.0.1:{self.port}", "--access", ACCESS, "--secret", SECRET]
-        command += ["--access-log", self.access_log, "posix", self.folder / "buckets"]
+        # As S3 does; by itself it closes a connection after each answer.
+        command += ["--keep-alive", "--access-log", self.access_log, "posix", self.folder / "buckets"]
         self.process = Process(command, self.folder / "log", self._listens)
         self.start()
 

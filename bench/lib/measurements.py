@@ -2,19 +2,23 @@
 
 import json
 import os
-import pathlib
 import subprocess
 import tempfile
 
-from group import group_crowd, group_read, group_share
-from limits import GIB, in_turns, median, program
+from cold import cold_slab
+from far import cold_store, latency
+from group import crowd_read, group_crowd, group_share
+from limits import MIB, in_turns, median, program
+from memory import memory
+from passthrough import passthrough
+from raw import net, redis, tcp
 from table import Row
+from variants import variants
+from wire import local, wire_128k, wire_1m, wire_4k, wire_buffered
 
-MIB = 2**20
 # Goals: the share of the limit that issue 2 asks for, and issue 3 of a mount by way of a server.
 METADATA_GOALS = {"create": 0.5, "write": 0.5, "stat": 0.8, "read": 0.5, "unlink": 0.5}
 REMOTE_GOALS = {"create": 0.25, "stat": 0.5, "open": 0.5, "unlink": None}
-HOT_READ_GOAL = 0.7
 WRITE_GOAL = 0.6
 IDLE_MIB_MAX = 48
 MILLION_MIB_MAX = 512
@@ -45,33 +49,6 @@ def metadata(product, args):
 def remote_metadata(product, args):
     """A mount of a server on this machine, under its lease: what is asked for was made by this mount, so it is known."""
     return metadata_rows(product, args, 50 if args.short else 1500, REMOTE_GOALS, "remote ")
-
-
-def hot_read(product, args):
-    """1 MiB O_DIRECT by 4 readers of a file that was read once before; the limit copies from a file likewise."""
-    seconds = 1 if args.short else 4
-    program("fuselimit", "filecopy", "1M", 1, 4, "read", 1)  # makes the data
-    data = pathlib.Path(os.environ.get("LIMITS_DIR", os.environ.get("TMPDIR", "/tmp") + "/sluice-limits")) / "data"
-    target = product.mountpoint / "hot"
-    copy = ["dd", f"if={data}", f"of={target}", "bs=1M", "conv=fsync", "status=none"]
-    subprocess.run(copy + (["count=64"] if args.short else []), check=True)
-    subprocess.run(["dd", f"if={target}", "of=/dev/null", "bs=1M", "iflag=direct", "status=none"], check=True)
-
-    def of_product(_):
-        before = product.cpu_seconds()
-        value = program("fioread", target, "1M", 1, 4, "read", seconds)
-        value["cpu_s_per_gib"] = (product.cpu_seconds() - before) / (value["gbps"] * 1e9 * seconds / GIB)
-        return value
-
-    def of_limit(_):
-        return program("fuselimit", "filecopy", "1M", 1, 4, "read", seconds)
-
-    values = in_turns(args.rounds, of_limit, of_product)
-    own, limit = median(values, "product", "gbps"), median(values, "limit", "gbps")
-    return [
-        Row("hot read, 1 MiB O_DIRECT x4", "GB/s", own, limit, HOT_READ_GOAL),
-        Row("the same, CPU of the mount", "s/GiB", median(values, "product", "cpu_s_per_gib")),
-    ], values
 
 
 def write_once(path, mib):
@@ -125,19 +102,34 @@ def million_memory(product, args):
 
 
 # Those that make a cluster of their own, and take the arguments alone.
-GROUP = {
-    "group-read": group_read,
+OWN = {
+    "tcp": tcp,
+    "redis": redis,
+    "net": net,
+    "local": local,
+    "wire-1m": wire_1m,
+    "wire-128k": wire_128k,
+    "wire-4k": wire_4k,
+    "wire-buffered": wire_buffered,
+    "variants": variants,
+    "passthrough": passthrough,
+    "latency": latency,
+    "cold-slab": cold_slab,
+    "cold-store": cold_store,
+    "memory": memory,
     "group-share": group_share,
     "group-crowd": group_crowd,
+    "crowd-read": crowd_read,
 }
+# Those that take long even for a moment: `make bench` leaves them out.
+LONG = ("wire-128k", "variants", "passthrough", "cold-slab", "crowd-read")
 # Those of a mount by way of a server.
 REMOTE = {"remote-metadata"}
 MEASUREMENTS = {
     "idle-memory": idle_memory,
     "metadata": metadata,
     "remote-metadata": remote_metadata,
-    "hot-read": hot_read,
     "sequential-write": sequential_write,
     "memory-million": million_memory,
-    **GROUP,
+    **OWN,
 }

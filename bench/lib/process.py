@@ -1,5 +1,6 @@
 """One process of ours in the foreground: started, awaited, looked at, ended."""
 
+import contextlib
 import os
 import pathlib
 import signal
@@ -23,6 +24,16 @@ def binary():
     if not os.access(path, os.X_OK):
         raise SystemExit(f"{path} is missing: run `make build` first, or set SLUICE_BIN")
     return path
+
+
+@contextlib.contextmanager
+def uninterrupted():
+    """A signal that ends the run waits until this is over: what was started is ended whole."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def await_true(what, condition, seconds=START_SECONDS_MAX):
@@ -94,9 +105,9 @@ class Process:
         fields = pathlib.Path(f"/proc/{self.child.pid}/stat").read_text().rsplit(")", 1)[1].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
-    def rss_mib(self):
-        """Resident memory now."""
+    def rss_mib(self, field="VmRSS"):
+        """Resident memory now; the most that it has been, with `VmHWM`."""
         for line in pathlib.Path(f"/proc/{self.child.pid}/status").read_text().splitlines():
-            if line.startswith("VmRSS:"):
+            if line.startswith(f"{field}:"):
                 return int(line.split()[1]) / 1024
-        raise Failed(f"no VmRSS of `{self.name()}`")
+        raise Failed(f"no {field} of `{self.name()}`")

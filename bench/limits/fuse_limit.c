@@ -34,7 +34,7 @@ void die(const char *what) {
 }
 
 static enum mode parse_mode(const char *text) {
-    static const char *const names[] = {"mem", "filecopy", "filespl", "sockcopy", "sockspl"};
+    static const char *const names[] = {"mem", "filecopy", "filespl", "sockcopy", "sockspl", "passthrough"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++)
         if (!strcmp(text, names[i])) return i;
     fprintf(stderr, "unknown mode %s\n", text);
@@ -78,14 +78,14 @@ static void print_cpu_seconds(pid_t sender) {
         struct rusage its;
         kill(sender, SIGKILL);
         wait4(sender, &status, 0, &its);
-        fprintf(stderr, ", sender sys %.2f", seconds(its.ru_stime));
+        fprintf(stderr, ", sender user %.2f sys %.2f", seconds(its.ru_utime), seconds(its.ru_stime));
     }
     fprintf(stderr, "\n");
 }
 
 int main(int argc, char **argv) {
     if (argc < 5) {
-        fprintf(stderr, "usage: fuse_limit FILE mem|filecopy|filespl|sockcopy|sockspl MOUNTPOINT THREADS\n");
+        fprintf(stderr, "usage: fuse_limit FILE mem|filecopy|filespl|sockcopy|sockspl|passthrough MOUNTPOINT THREADS\n");
         return 2;
     }
     int threads = atoi(argv[4]);

@@ -19,6 +19,7 @@ enum mode {
     MODE_FILESPL,  // splice file -> pipe -> /dev/fuse
     MODE_SOCKCOPY, // a sender process sendfiles over loopback TCP; recv, writev
     MODE_SOCKSPL,  // the same; splice socket -> pipe -> /dev/fuse
+    MODE_PASSTHROUGH, // not at all: the kernel reads the file by itself
 };
 
 // Settings, set before the first thread starts.

@@ -1,5 +1,6 @@
 # Sourced by fuselimit and fusemd: null_mount MODE mounts fuse_limit at $mountpoint, null_umount ends it.
-# LIMITS_DIR holds what is built and the 512 MiB of random data (default: a folder under /tmp); THREADS: of the server.
+# LIMITS_DIR holds what is built and the 512 MiB of random data (default: a folder under /tmp); THREADS: of the server;
+# READ_AHEAD_KB: of the kernel, for buffered reads (default: the kernel's).
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -35,7 +36,10 @@ null_mount() {
   "$dir/fuse_limit" "$dir/data" "$1" "$mountpoint" "${THREADS:-4}" 2>"$log" &
   null_pid=$!
   for _ in $(seq 50); do
-    [[ -f $mountpoint/f ]] && return 0
+    if [[ -f $mountpoint/f ]]; then
+      [[ -z ${READ_AHEAD_KB:-} ]] || echo "$READ_AHEAD_KB" > "/sys/class/bdi/$(mountpoint -d "$mountpoint")/read_ahead_kb"
+      return 0
+    fi
     sleep 0.1
   done
   echo "the limit program did not mount: $(cat "$log")" >&2

@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -14,6 +15,16 @@
 enum { INODE_ROOT = 1, INODE_FILE = 2 };
 // Attributes and entries stay valid for the whole run: the kernel asks once.
 enum { VALID_S = 1000 };
+
+// Passthrough (Linux 6.9), which older <linux/fuse.h> do not have: two flags, an ioctl, and two fields in what was padding.
+enum { LIMIT_INIT_EXT = 1 << 30, LIMIT_PASSTHROUGH2 = 1 << (37 - 32), LIMIT_FOPEN_PASSTHROUGH = 1 << 7 };
+struct limit_backing_map {
+    int32_t fd;
+    uint32_t flags;
+    uint64_t padding;
+};
+#define LIMIT_BACKING_OPEN _IOW(229, 1, struct limit_backing_map)
+enum { MAX_STACK_DEPTH_AT = 36, BACKING_ID_AT = 12 };
 
 static off_t journal_end;
 
@@ -47,7 +58,24 @@ static void init(int fd, uint64_t unique) {
         .flags = FUSE_ASYNC_READ | FUSE_PARALLEL_DIROPS | FUSE_MAX_PAGES | FUSE_SPLICE_READ | FUSE_ASYNC_DIO,
         .max_background = 64, .congestion_threshold = 64,
         .max_write = PAYLOAD_MAX, .max_pages = PAYLOAD_MAX / 4096, .time_gran = 1};
+    if (limit.mode == MODE_PASSTHROUGH) {
+        uint32_t depth = 1;
+        out.flags |= LIMIT_INIT_EXT;
+        out.flags2 = LIMIT_PASSTHROUGH2;
+        memcpy((char *)&out + MAX_STACK_DEPTH_AT, &depth, sizeof depth);
+    }
     reply(fd, unique, 0, &out, sizeof out);
+}
+
+// The backing file's number, the same for every open: the kernel refuses two at once for one inode.
+static int32_t backing_id(int fd) {
+    static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+    static int32_t id;
+    pthread_mutex_lock(&mutex);
+    struct limit_backing_map map = {.fd = limit.data_fd};
+    if (!id && (id = ioctl(fd, LIMIT_BACKING_OPEN, &map)) <= 0) die("FUSE_DEV_IOC_BACKING_OPEN");
+    pthread_mutex_unlock(&mutex);
+    return id;
 }
 
 static void lookup(int fd, const struct fuse_in_header *header, const char *text) {
@@ -121,6 +149,7 @@ static void fetch(const struct worker *worker, uint64_t unique, const struct fus
         if (write(worker->socket, &request, sizeof request) != sizeof request) die("write to the sender");
     }
     switch (limit.mode) {
+    case MODE_PASSTHROUGH: die("a read came although the kernel has the file");
     case MODE_MEM: break;
     case MODE_FILECOPY:
         if (pread(limit.data_fd, worker->memory, len, in->offset) != (ssize_t)len) die("pread");
@@ -160,6 +189,11 @@ static bool handle(const struct worker *worker, const struct fuse_in_header *hea
     case FUSE_OPEN:
     case FUSE_OPENDIR: {
         struct fuse_open_out out = {0};
+        if (limit.mode == MODE_PASSTHROUGH && header->nodeid == INODE_FILE) {
+            int32_t id = backing_id(fd);
+            out.open_flags = LIMIT_FOPEN_PASSTHROUGH;
+            memcpy((char *)&out + BACKING_ID_AT, &id, sizeof id);
+        }
         reply(fd, unique, 0, &out, sizeof out);
         break;
     }

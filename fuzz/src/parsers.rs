@@ -23,7 +23,7 @@ use sluice_object::{
     StoreUrl,
     format::{FOOTER_BYTES, TABLE_ENTRY_BYTES, decode_tail, encode_tail, tail_len},
 };
-use sluice_store::{Cache, CacheOptions};
+use sluice_store::{Cache, CacheOptions, ScrubOptions};
 use sluice_vfs::DataNote;
 use sluice_wire::{Clear, Connection, Event, HEADER_BYTES, Hello, LaneClass, Options, PeerKind, Welcome};
 use std::{fmt::Debug, path::Path, sync::Arc, time::Duration};
@@ -42,7 +42,7 @@ pub use peers::{member_list, node_messages, unstored_bytes};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const TARGETS: [Target; 17] = [
+pub const TARGETS: [Target; 18] = [
     ("credentials_ini", credentials_ini),
     ("data_note", data_note),
     ("extent_records", extent_records),
@@ -54,6 +54,7 @@ pub const TARGETS: [Target; 17] = [
     ("metadata_rpc", metadata_rpc),
     ("node_messages", node_messages),
     ("object_tail", object_tail),
+    ("scrub_record", scrub_record),
     ("slot_table", slot_table),
     ("store_url", store_url),
     ("unstored_bytes", unstored_bytes),
@@ -67,6 +68,8 @@ pub const VOLUME: VolumeId = VolumeId([0x5a; 16]);
 /// See [`VOLUME`].
 pub const OBJECT: ObjectId = ObjectId([0xa5; 16]);
 const SEGMENT: u64 = 1;
+/// docs/disk-format.md, "Scrub".
+const SCRUB_RECORD_BYTES: usize = 128;
 
 /// One record of a journal segment.
 pub fn journal_record(bytes: &[u8]) {
@@ -235,6 +238,31 @@ fn mend_tail(tail: &mut [u8]) {
 /// Where the slot table's records begin, and the size of one.
 const SLOT_RECORDS_AT: u64 = 8192;
 const SLOT_RECORD_BYTES: usize = 1024;
+
+/// Where a scrub stands, from opening to the end of the pass that goes on from there.
+pub fn scrub_record(bytes: &[u8]) {
+    let mut mended = bytes.to_vec();
+    if let Some(record) = mended.get_mut(..SCRUB_RECORD_BYTES) {
+        let (said, sum) = record.split_at_mut(SCRUB_RECORD_BYTES - 4);
+        sum.copy_from_slice(&crc32c(said).to_le_bytes());
+    }
+    for bytes in [bytes, &mended] {
+        let disk = MemoryDisk::default();
+        let cache = open_cache(&disk);
+        let file = disk.open(Path::new("/cache/scrub")).expect("the scrub's record");
+        file.write_all_at(bytes, 0).expect("a disk in memory");
+        cache.start_scrub(ScrubOptions { rate: 0, ..ScrubOptions::default() }).expect("a disk in memory");
+        let status = cache.scrub_status().expect("a scrubber");
+        assert!(status.is_rotting() || status.rotten() < 1 << 61);
+        cache.end_scrub(true);
+        // What it keeps it reads again.
+        let again = open_cache(&disk);
+        again.start_scrub(ScrubOptions { rate: 0, ..ScrubOptions::default() }).expect("a disk in memory");
+        let kept = again.scrub_status().expect("a scrubber");
+        assert_eq!((kept.passes, kept.counts, kept.last), (status.passes, status.counts, status.last));
+        again.end_scrub(true);
+    }
+}
 
 /// The records of a slot table, from opening to reading what they name.
 pub fn slot_table(bytes: &[u8]) {

@@ -7,8 +7,9 @@ use sluice_join::methods::{Report, Unstored, decode_pieces, encode_pieces};
 use sluice_node::{
     MEMBERS_MAX, Members, Registry,
     message::{
-        CheckSegments, Heartbeat, Join, ReadSegments, decode_drain, decode_epoch, decode_group, decode_leave,
-        decode_set, encode_drain, encode_epoch, encode_group, encode_leave, encode_set, segments,
+        CheckSegments, Heartbeat, Join, ReadRange, ReadSegments, decode_drain, decode_epoch, decode_fill,
+        decode_filled, decode_group, decode_leave, decode_objects, decode_set, decode_sets, encode_drain, encode_epoch,
+        encode_fill, encode_filled, encode_group, encode_leave, encode_objects, encode_set, encode_sets, segments,
     },
 };
 use sluice_vfs::Piece;
@@ -28,11 +29,17 @@ pub fn node_messages(bytes: &[u8]) {
     same_again(Join::decode(body), Join::encode, Join::decode);
     same_again(Heartbeat::decode(body), Heartbeat::encode, Heartbeat::decode);
     same_again(ReadSegments::decode(body), ReadSegments::encode, ReadSegments::decode);
+    same_again(ReadRange::decode(body), |read| read.encode().to_vec(), ReadRange::decode);
     same_again(CheckSegments::decode(body), CheckSegments::encode, CheckSegments::decode);
     same_again(decode_leave(body), |(name, instance)| encode_leave(name, *instance), decode_leave);
     same_again(decode_drain(body), |(name, drains)| encode_drain(name, *drains), decode_drain);
     same_again(decode_epoch(body), |epoch| encode_epoch(*epoch), decode_epoch);
     same_again(decode_set(body), |set| encode_set(*set), decode_set);
+    same_again(decode_fill(body), |object| encode_fill(*object), decode_fill);
+    same_again(decode_filled(body), |bytes| encode_filled(*bytes), decode_filled);
+    same_again(decode_objects(body), |objects| encode_objects(objects), decode_objects);
+    let sets = |bytes: &[u8]| decode_sets(bytes, bytes.len() / 16);
+    same_again(sets(body), |found| encode_sets(found), sets);
     same_again(decode_group(body), |group| encode_group(group), decode_group);
     let count = u32::from(method % 128) + 1;
     let mut mended = body.to_vec();

@@ -19,13 +19,13 @@ use sluice_meta::{
 };
 use sluice_node::{
     Member, Members, NodeName, Registry, State,
-    message::{self as group, CheckSegments, Heartbeat, Join, MemberStatus, Numbers, ReadSegments},
+    message::{self as group, CheckSegments, Heartbeat, Join, MemberStatus, Numbers, ReadRange, ReadSegments},
 };
 use sluice_object::{
     Codec, StoredObject,
     format::{ObjectTable, SegmentEntry, encode_tail},
 };
-use sluice_store::{SegmentSum, SlotLocation};
+use sluice_store::{ScrubOptions, SegmentSum, SlotLocation};
 use sluice_vfs::{DataNote, Piece};
 use sluice_wire::{Payload, PushNumber, RefusalCode, RequestId, Welcome};
 use std::{path::Path, sync::Arc, time::Duration};
@@ -45,6 +45,7 @@ pub fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     add("extent_records", extents());
     add("data_note", notes());
     add("object_tail", tails());
+    add("scrub_record", vec![("clean", scrub())]);
     add("slot_table", vec![("clean_and_dirty", slots())]);
     add("fuse_request", requests());
     add("wire_frames", frames());
@@ -213,6 +214,17 @@ fn tails() -> Vec<(&'static str, Vec<u8>)> {
     ]
 }
 
+/// Of a cache whose process ended well before its first pass.
+fn scrub() -> Vec<u8> {
+    let disk = MemoryDisk::default();
+    let cache = open_cache(&disk);
+    cache.start_scrub(ScrubOptions { rate: 0, ..ScrubOptions::default() }).expect("a disk in memory");
+    cache.end_scrub(true);
+    let mut record = vec![0; 128];
+    disk.open(Path::new("/cache/scrub")).expect("the record").read_exact_at(&mut record, 0).expect("it is whole");
+    record
+}
+
 fn slots() -> Vec<u8> {
     let disk = MemoryDisk::default();
     let cache = open_cache(&disk);
@@ -307,6 +319,7 @@ fn of_nodes() -> Vec<(&'static str, Vec<u8>)> {
     let join = Join { name: name.clone(), instance: 7, address, weight, capacity_bytes };
     let object = StoredObject::new(OBJECT, 3, 70_000).expect("a sound object");
     let status = MemberStatus { member: member("one", State::Draining), silent_ms: 9, numbers };
+    let range = ReadRange { object, offset: 32_000, len: 5_000, cached_only: false };
     // Two segments: one of nine bytes, one that is absent. The method says how many.
     let crc = segment_crc(OBJECT, 0, b"nine byte");
     let answer = [&9u32.to_le_bytes()[..], &crc.to_le_bytes(), &[0; 8], b"nine byte"].concat();
@@ -319,6 +332,11 @@ fn of_nodes() -> Vec<(&'static str, Vec<u8>)> {
         ("drain", framed(group::DRAIN, group::encode_drain(&name, true))),
         ("read", framed(group::READ_SEGMENTS, ReadSegments { object, range: 1..3, cached_only: true }.encode())),
         ("read_answer", framed(1, answer)),
+        ("read_range", framed(group::READ_RANGE, range.encode().to_vec())),
+        ("fill", framed(group::FILL, group::encode_fill(object))),
+        ("filled", framed(group::FILL, group::encode_filled(70_000))),
+        ("held", framed(group::HELD, group::encode_objects(&[OBJECT, OBJECT]))),
+        ("held_answer", framed(group::HELD, group::encode_sets(&[5, 0]))),
         ("check", framed(group::CHECK_SEGMENTS, CheckSegments { object: OBJECT, segments: 5 }.encode())),
     ]
 }

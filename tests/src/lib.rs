@@ -9,6 +9,7 @@
 //! | `SLUICE_BIN` | the binary to test; default: `target/release/sluice` of the workspace |
 //! | `SLUICE_TEST_LOCAL=1` | use a plain local directory where a test asks for a [`Place`]: checks the tests themselves |
 //! | `SLUICE_TEST_REMOTE=1` | mount by way of a server where a test asks for a [`Place`] |
+//! | `SLUICE_TEST_MOUNT_OPTIONS` | further options of every mount, separated by spaces |
 //! | `SLUICE_SEED` | seed of the random tests; printed by each of them |
 
 mod clock;
@@ -23,6 +24,7 @@ mod run;
 mod server;
 mod small_disk;
 mod tree;
+mod uring;
 mod user;
 mod volume;
 
@@ -37,6 +39,7 @@ pub use run::{Ran, run, shell, sluice, sluice_binary};
 pub use server::Server;
 pub use small_disk::SmallDisk;
 pub use tree::{Content, Node, Tree, TreeOptions, compare_trees, read_tree};
+pub use uring::UringConsent;
 pub use user::{NOBODY, as_user};
 pub use volume::{Mount, Scratch, Volume};
 
@@ -64,6 +67,24 @@ pub fn skipped_in_local_mode(test: &str) -> bool {
         eprintln!("{test}: needs the binary, not run with SLUICE_TEST_LOCAL=1");
     }
     local_mode()
+}
+
+/// Ends a test that is about the binary itself where only a local directory is under test.
+#[macro_export]
+macro_rules! needs_binary {
+    () => {
+        if $crate::skipped_in_local_mode(module_path!()) {
+            return;
+        }
+    };
+}
+
+/// Bytes that no other place of a volume holds, different for each seed.
+pub fn noise(seed: u64, len: usize) -> Vec<u8> {
+    use rand::{RngCore, SeedableRng, rngs::StdRng};
+    let mut bytes = vec![0; len];
+    StdRng::seed_from_u64(seed).fill_bytes(&mut bytes);
+    bytes
 }
 
 /// The number in an environment variable, or `default` when it is not set.

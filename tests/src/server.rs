@@ -87,6 +87,21 @@ impl Server {
         }
     }
 
+    /// Stops the process, so that it keeps its connections and answers nothing, until [`Server::thaw`].
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// Lets it go on.
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let child = self.child.as_ref().expect("running");
+        kill_process(Pid::from_child(child), signal).expect("a signal");
+    }
+
     /// Ends the process as an operator would.
     ///
     /// # Panics

@@ -12,7 +12,7 @@ use std::{
 use rustix::{fs::Mode, mount::UnmountFlags};
 use tempfile::TempDir;
 
-use crate::{Ran, eventually, run, sluice_binary, wait_for};
+use crate::{Ran, UringConsent, eventually, run, sluice_binary, wait_for};
 
 /// A mount that is not there by then has failed.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -104,12 +104,39 @@ impl Volume {
     /// # Errors
     /// How the process ended.
     pub fn try_up_at(&self, mountpoint: &Path) -> Result<Mount, Ran> {
-        let up = ["up".into(), self.dir().into(), mountpoint.into()];
-        self.try_mount(up.into_iter().chain(self.options.iter().cloned()).collect(), mountpoint)
+        self.try_mount(self.up_args(mountpoint), mountpoint)
     }
 
-    /// Runs a command that mounts at `mountpoint` until it does, or returns how it ended.
-    pub(crate) fn try_mount(&self, args: Vec<OsString>, mountpoint: &Path) -> Result<Mount, Ran> {
+    fn up_args(&self, mountpoint: &Path) -> Vec<OsString> {
+        let up = ["up".into(), self.dir().into(), mountpoint.into()];
+        up.into_iter().chain(self.options.iter().cloned()).collect()
+    }
+
+    /// Mounts it with the kernel's consent to FUSE over io_uring as it is, or as the caller holds it.
+    ///
+    /// # Panics
+    /// When that fails, with what the process said.
+    #[track_caller]
+    pub fn up_without_consent(&self) -> Mount {
+        let mountpoint = self.mountpoint();
+        let mounted = self.try_mount_as_it_is(self.up_args(&mountpoint), &mountpoint);
+        mounted.unwrap_or_else(|ran| panic!("the mount failed: {ran:#?}"))
+    }
+
+    /// Runs a command that mounts at `mountpoint` until it does, or returns how it ended. The kernel is asked to allow rings where the
+    /// command wants them.
+    pub(crate) fn try_mount(&self, mut args: Vec<OsString>, mountpoint: &Path) -> Result<Mount, Ran> {
+        let further = std::env::var("SLUICE_TEST_MOUNT_OPTIONS").unwrap_or_default();
+        for option in further.split_whitespace().map(OsString::from) {
+            if !args.contains(&option) {
+                args.push(option);
+            }
+        }
+        let _consent = args.iter().any(|arg| arg == "uring").then(|| UringConsent::set(true));
+        self.try_mount_as_it_is(args, mountpoint)
+    }
+
+    fn try_mount_as_it_is(&self, args: Vec<OsString>, mountpoint: &Path) -> Result<Mount, Ran> {
         let log_path = mountpoint.with_extension("stderr");
         let log = File::options().create(true).append(true).open(&log_path).expect("the log");
         let log_start = log.metadata().expect("stat").len();

@@ -7,14 +7,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use rand::{Rng, SeedableRng, rngs::StdRng};
-use sluice_tests::{Ran, Volume, skipped_in_local_mode};
-
-fn noise(seed: u64, len: usize) -> Vec<u8> {
-    let mut bytes = vec![0; len];
-    StdRng::seed_from_u64(seed).fill(&mut bytes[..]);
-    bytes
-}
+use sluice_tests::{Ran, Volume, noise, skipped_in_local_mode};
 
 fn ran(volume: &Volume, command: &str, options: &[&str]) -> Ran {
     let dir = volume.dir();

@@ -4,6 +4,7 @@
 mod faulty;
 mod memory;
 mod real;
+mod residency;
 
 pub use faulty::{FaultPlan, FaultyDisk, Operation};
 pub use memory::MemoryDisk;
@@ -11,6 +12,7 @@ pub use real::RealDisk;
 
 use std::{
     io,
+    os::fd::BorrowedFd,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -19,6 +21,11 @@ use std::{
 pub trait Disk: Send + Sync + 'static {
     /// Opens `path` for reading and writing, creating an empty file when there is none.
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>>;
+    /// Opens `path`, which exists, for reading past the page cache, so that reads give what the disk has. Offsets, lengths and the
+    /// places of buffers are to be multiples of 4096 bytes. Where the file system cannot, or by default, reads are ordinary ones.
+    fn open_direct(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        self.open(path)
+    }
     /// Makes a directory and its parents.
     fn create_dir_all(&self, path: &Path) -> io::Result<()>;
     /// Files directly in the directory `path`, in no particular order.
@@ -59,4 +66,18 @@ pub trait DiskFile: Send + Sync + 'static {
     fn allocate(&self, offset: u64, bytes: u64) -> io::Result<()>;
     /// Gives [offset, offset + bytes) back to the disk; reads zeros afterwards (FALLOC_FL_PUNCH_HOLE).
     fn punch(&self, offset: u64, bytes: u64) -> io::Result<()>;
+
+    /// Fills `buf` from `offset` if that needs no waiting (preadv2(2), RWF_NOWAIT); false, and what is in `buf` undefined, if the
+    /// disk would have to be waited for. The kernel may ask the disk for it then, and a disk that is quick enough is not waited for:
+    /// so true does not mean that memory had the bytes.
+    fn read_resident_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool>;
+    /// Whether memory has all of [offset, offset + bytes) at this moment, or a read brings it in at this moment (cachestat(2)).
+    /// `None` where the kernel does not say.
+    fn is_resident(&self, offset: u64, bytes: u64) -> io::Result<Option<bool>>;
+    /// Asks the disk for [offset, offset + bytes) without waiting for it (POSIX_FADV_WILLNEED). A hint.
+    fn will_need(&self, offset: u64, bytes: u64);
+    /// Reads come in no order: from now on none brings in more than was asked for (POSIX_FADV_RANDOM). A hint.
+    fn expect_random(&self);
+    /// The descriptor, for sendfile(2) and splice(2). `None`: the bytes are had by reading only.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>>;
 }

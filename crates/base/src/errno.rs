@@ -33,6 +33,7 @@ names! {
     EDEADLK = DEADLK: "Each waits for the other.",
     ENOLCK = NOLCK: "Too many locks.",
     EEXIST = EXIST: "Exists.",
+    ETXTBSY = TXTBSY: "The file is open in a way that keeps it from being written.",
     EXDEV = XDEV: "Crosses file systems.",
     ENODEV = NODEV: "No such device.",
     ENOTDIR = NOTDIR: "Not a directory.",

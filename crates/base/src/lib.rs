@@ -3,16 +3,19 @@
 //!
 //! This crate knows nothing of files, objects or peers.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
+pub mod allocations;
 pub mod clock;
 pub mod crc;
 pub mod disk;
 pub mod entropy;
 pub mod errno;
 pub mod ids;
+pub mod ioprio;
 pub mod limits;
 pub mod pages;
+pub mod pipe;
 pub mod time;
 
 pub use clock::{Clock, ManualClock, SystemClock};
@@ -21,4 +24,5 @@ pub use entropy::{Entropy, OsEntropy, SeededEntropy};
 pub use errno::Errno;
 pub use ids::{Ino, ObjectId, Seq, SessionId, VolumeId};
 pub use pages::{Page, Pages};
+pub use pipe::Pipe;
 pub use time::Timestamp;

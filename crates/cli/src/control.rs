@@ -1,12 +1,19 @@
-//! The socket through which `status` and `umount` speak to a running mount: one JSON request, one JSON answer a line.
-//! It lies in the volume's directory, open to the owner only.
+//! The socket through which `status`, `umount` and others speak to a running mount, a volume's server or a node: one JSON request, one JSON
+//! answer a line. It lies in the volume's directory, a node's in its cache directory, open to the owner only.
 
+mod listen;
+mod node;
+mod scrub;
 mod server;
+mod warm;
 
-pub use server::{Ending, Server, Socket};
+pub use listen::{Asker, Socket};
+pub use node::NodeServer;
+pub use server::{Ending, Server};
 
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
+use sluice_vfs::{Held, ScrubNumbers, WarmNumbers, WarmTo};
 use std::{
     io::{BufRead, BufReader, Write},
     os::unix::net::UnixStream,
@@ -24,6 +31,25 @@ pub enum Ask {
     Umount {
         /// Detach although files are open.
         lazy: bool,
+    },
+    /// Bring near what the paths name that follow ([`Control::ask_about`]), from the root of the volume. Answers [`Told::Warming`].
+    Warmup {
+        /// Where to.
+        to: WarmTo,
+        /// Tell of it until it is over, and stop when the asker goes away.
+        wait: bool,
+    },
+    /// Say what is cached of each of the paths that follow. Answers [`Told::Held`] or [`Told::Missed`] for each.
+    Held,
+    /// Give up what is cached of each of the paths that follow. Answers [`Told::Evicted`] or [`Told::Missed`] for each.
+    Evict,
+    /// Note which of the files below the paths that follow are opened. Answers [`Told::Learning`], and, once the asker has closed his side
+    /// of the connection, [`Told::Opened`] for each in the order of the first opening.
+    Learn,
+    /// Check the cache now. Answers [`Told::Scrub`] until it is over.
+    Scrub {
+        /// Bytes a second; 0: as fast as the disk gives them.
+        rate: u64,
     },
 }
 
@@ -44,6 +70,42 @@ pub enum Told {
         bytes: u64,
         /// Why it takes long, when it does.
         trouble: Option<String>,
+    },
+    /// How far a warm-up is.
+    Warming {
+        /// The numbers.
+        numbers: WarmNumbers,
+    },
+    /// What is cached of a path.
+    Held {
+        /// The numbers.
+        held: Held,
+    },
+    /// A path was given up.
+    Evicted {
+        /// Bytes that were in the cache.
+        bytes: u64,
+    },
+    /// A path could not be looked at.
+    Missed {
+        /// Why.
+        error: String,
+    },
+    /// Openings are noted from now on.
+    Learning,
+    /// A file that was opened, from the root of the volume.
+    Opened {
+        /// Its path.
+        path: String,
+    },
+    /// How far a scrub is.
+    Scrub {
+        /// What has been done and found.
+        scrub: Box<ScrubNumbers>,
+        /// What there is to read, about.
+        held_bytes: u64,
+        /// It is complete.
+        over: bool,
     },
     /// It was not done.
     Failed {
@@ -70,7 +132,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// Connects to the mount of the volume in `dir`; `None` when none runs.
+    /// Connects to the process that works on `dir`; `None` when none does.
     pub fn connect(dir: &Path) -> anyhow::Result<Option<Self>> {
         let held = std::fs::File::open(dir).with_context(|| format!("opening {}", dir.display()))?;
         let short = short_path(&held);
@@ -93,8 +155,38 @@ impl Control {
         self.pid
     }
 
+    /// As [`Control::ask`], about paths from the root of the volume, which are sent while the answers come.
+    pub fn ask_about(
+        &mut self,
+        ask: Ask,
+        paths: impl Iterator<Item = Vec<u8>> + Send,
+        each: impl FnMut(Told) -> anyhow::Result<bool>,
+    ) -> anyhow::Result<()> {
+        let mut line = serde_json::to_vec(&ask)?;
+        line.push(b'\n');
+        let mut stream = self.stream.try_clone().context("asking the mount")?;
+        // Who does not listen any more has said why.
+        let send = move || -> std::io::Result<()> {
+            stream.write_all(&line)?;
+            for mut path in paths {
+                path.push(0);
+                stream.write_all(&path)?;
+            }
+            stream.write_all(&[0])
+        };
+        std::thread::scope(|scope| {
+            std::thread::Builder::new().name("sluice-paths".into()).spawn_scoped(scope, send)?;
+            self.hear(each)
+        })
+    }
+
+    /// No more is asked or named.
+    pub fn finish(&self) -> anyhow::Result<()> {
+        self.stream.shutdown(std::net::Shutdown::Write).context("asking the mount")
+    }
+
     /// Asks, and hands every answer to `each` until the other end closes or `each` breaks.
-    pub fn ask(&mut self, ask: Ask, mut each: impl FnMut(Told) -> anyhow::Result<bool>) -> anyhow::Result<()> {
+    pub fn ask(&mut self, ask: Ask, each: impl FnMut(Told) -> anyhow::Result<bool>) -> anyhow::Result<()> {
         let mut line = serde_json::to_vec(&ask)?;
         line.push(b'\n');
         if matches!(ask, Ask::Status) {
@@ -102,6 +194,11 @@ impl Control {
             self.stream.set_read_timeout(Some(STATUS_WAIT)).context("asking the mount")?;
         }
         self.stream.write_all(&line).context("asking the mount")?;
+        self.hear(each)
+    }
+
+    /// Hands every answer to `each`, as [`Control::ask`] does.
+    pub fn hear(&self, mut each: impl FnMut(Told) -> anyhow::Result<bool>) -> anyhow::Result<()> {
         for line in BufReader::new(&self.stream).lines() {
             let Ok(line) = line else { break };
             match serde_json::from_str(&line).context("the mount's answer")? {

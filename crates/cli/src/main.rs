@@ -2,12 +2,14 @@
 
 #![forbid(unsafe_code)]
 
+mod bench;
 mod config;
 mod control;
 mod descriptors;
 mod detach;
 mod directory;
 mod drain;
+mod evict;
 mod format;
 mod fsck;
 mod gc;
@@ -18,16 +20,23 @@ mod mount;
 mod mounts;
 mod output;
 mod reach;
+mod reading;
 mod running;
+mod scrub;
 mod serve;
 mod status;
 mod umount;
 mod units;
 mod up;
 mod volume;
+mod warmup;
 
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
+
+/// So that status and metrics can tell what the threads that answer reads ask for.
+#[global_allocator]
+static ALLOCATOR: sluice_base::allocations::Counting = sluice_base::allocations::Counting;
 
 /// A POSIX file system whose truth is an object store and whose hot data is on local disks.
 ///
@@ -54,6 +63,10 @@ enum Command {
     Format(format::FormatArgs),
     Fsck(fsck::FsckArgs),
     Gc(gc::GcArgs),
+    Bench(bench::BenchArgs),
+    Scrub(scrub::ScrubArgs),
+    Warmup(warmup::WarmupArgs),
+    Evict(evict::EvictArgs),
     // Started by mounts alone.
     #[command(hide = true)]
     Guard(guard::GuardArgs),
@@ -75,6 +88,10 @@ fn main() -> ExitCode {
         Command::Format(args) => format::run(&args),
         Command::Fsck(args) => fsck::run(&args),
         Command::Gc(args) => gc::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Scrub(args) => scrub::run(&args),
+        Command::Warmup(args) => warmup::run(&args),
+        Command::Evict(args) => evict::run(&args),
         Command::Guard(args) => guard::run(&args),
     };
     let status = result.unwrap_or_else(|error| {

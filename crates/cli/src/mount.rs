@@ -11,7 +11,9 @@ use crate::{
     metrics::{Lease, Metrics, MetricsArgs, Probe, VolumeSource},
     output::note,
     reach::{START_TIME, addresses, reach, told_config},
+    reading::ReadingArgs,
     running::{Running, available, until_the_end},
+    scrub::ScrubRate,
     units, up,
     volume::{self, OpenOptions},
 };
@@ -21,8 +23,9 @@ use clap::builder::ValueParser;
 use kernel::MountKernel;
 use sluice_base::{Clock, OsEntropy, SystemClock, crc::crc32c};
 use sluice_fuse::ServeOptions;
-use sluice_join::{Callbacks, NetLink, Peers, Replayed, Reporter, Work, keep};
+use sluice_join::{Callbacks, NetLink, NodesByThread, Peers, Replayed, Reporter, Work, keep};
 use sluice_net::{Client, ClientOptions};
+use sluice_node::GroupOptions;
 use sluice_run::task;
 use sluice_vfs::{
     Parts, Settings,
@@ -68,8 +71,17 @@ pub struct MountArgs {
     /// How long an object waits for more data before it is uploaded
     #[arg(long, default_value = "2s", value_name = "TIME", value_parser = ValueParser::new(units::parse_time))]
     pub upload_delay: Duration,
+    /// Memory for what is read: answers under way, what is read ahead of programs that read in order, and what no cache disk holds. The
+    /// process itself takes more. One reader of a store at 300 MB/s and 30 ms needs 32M to keep it busy, each further one as
+    /// much, if they are to run at the same time at that rate
+    #[arg(long, default_value = "256M", value_name = "SIZE", value_parser = ValueParser::new(units::parse_memory))]
+    pub memory: u64,
+    #[command(flatten)]
+    pub reading: ReadingArgs,
     #[command(flatten)]
     pub metrics: MetricsArgs,
+    #[command(flatten)]
+    pub scrub: ScrubRate,
 }
 
 /// Threads that wait for the server at once.
@@ -185,8 +197,10 @@ fn mount(
     let name = printable(&format!("{}:{}", hostname(), std::process::id()));
     let hello =
         Hello { peer: PeerKind::Mount, lane: LaneClass::Small, volume: Some(config.id()?), session: None, name };
-    let group =
-        sluice_join::group::follow(&client, hello, &clock, Arc::new(OsEntropy), &task::handle(runtime.handle()));
+    let (entropy, handle) = (Arc::new(OsEntropy), task::handle(runtime.handle()));
+    let idle_bytes_max = sluice_vfs::idle_bytes(args.memory) as usize;
+    let options = GroupOptions { idle_bytes_max, ..GroupOptions::new(hello.clone()) };
+    let group = sluice_join::group::follow(&client, options, &clock, entropy, &handle);
     let parts = Parts {
         namespace: metadata.clone(),
         journal: replayed.journal.clone(),
@@ -197,12 +211,13 @@ fn mount(
         entropy: Arc::new(OsEntropy),
         session: id,
         others: Some(Arc::new(Peers(client.clone()))),
-        group: Some(group),
+        group: Some(Arc::new(NodesByThread::new(group, hello, clock.clone()))),
         runtime: task::handle(runtime.handle()),
     };
-    let settings = Settings { upload_delay: args.upload_delay, ..Settings::default() };
+    let settings = Settings { upload_delay: args.upload_delay, memory_bytes: args.memory, ..Settings::default() };
     let Replayed { store: own, cache_sync, recovered, .. } = replayed;
     let running = Running::new(Work::start(parts, settings, recovered, own, cache_sync)?, lock);
+    args.scrub.start(running.vfs.cache());
     let reporter = Arc::new(Reporter::default());
     let watch = Watch { metrics, probe: Probe::new(&config, dir, clock.clone())?, reporter: reporter.clone() };
     let (reports, told, vfs) = (reporter.clone(), metadata.clone(), running.vfs.clone());
@@ -230,10 +245,12 @@ fn serve(
     let options = ServeOptions {
         valid: Box::new(move || leased.valid()),
         locks: Some(metadata.clone()),
+        passthrough: None,
+        verify: args.reading.verify(),
         available_bytes: available(config, dir)?,
     };
     let source = format!("{}#{}", args.meta, dir.display());
-    let result = running.mount(source, options, mountpoint, runtime).and_then(|(mount, has_ended)| {
+    let result = running.mount(source, options, &args.reading, mountpoint, runtime).and_then(|(mount, has_ended)| {
         let kernel = Arc::new(MountKernel(mount.notifier()));
         callbacks.start(metadata, &running.vfs, kernel, task::handle(runtime.handle()));
         match guard::start(mountpoint) {

@@ -46,6 +46,19 @@ pub fn unmounted_dir(meta: &OsStr, command: &str) -> anyhow::Result<PathBuf> {
     directory::volume_dir(meta)
 }
 
+/// The mount that the absolute `path`, without symbolic links, is at or below.
+pub fn above(path: &Path) -> Option<Found> {
+    path.ancestors().find_map(at)
+}
+
+/// The directory of the process that works on what `target` names: a mount, a volume, or a node's cache.
+pub fn dir_of_process(target: &OsStr) -> anyhow::Result<PathBuf> {
+    match at(Path::new(target)) {
+        Some(found) => Ok(found.dir),
+        None => directory::volume_dir(target),
+    }
+}
+
 /// The volume that was mounted at `path` and whose process still stores what is left, with that process.
 pub fn draining_at(path: &Path) -> Option<(Found, u32)> {
     let wanted = resolve(path)?;

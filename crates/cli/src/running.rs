@@ -2,10 +2,11 @@
 
 use crate::{
     config::VolumeConfig,
-    control::{Ending, Server, Socket},
+    control::{Asker, Ending, Server, Socket},
     detach::Detaching,
     lock::{MountTurn, VolumeLock},
     output::note,
+    reading::ReadingArgs,
     units::quoted,
     volume::Volume,
 };
@@ -15,7 +16,6 @@ use sluice_join::Work;
 use sluice_vfs::{Parts, Settings, Vfs};
 use std::{path::Path, sync::Arc, time::Duration};
 use tokio::{
-    net::UnixStream,
     runtime::{Handle, Runtime},
     signal::unix::{Signal, SignalKind, signal},
     sync::{mpsc, watch},
@@ -23,8 +23,6 @@ use tokio::{
 
 /// How long programs that entered a mount whose start failed may keep it.
 const TAKE_BACK_WAIT: Duration = Duration::from_secs(5);
-/// Reactors of a mount of a served volume, all but one of which may wait for the server at once.
-const REACTORS_OF_SERVED: usize = 8;
 
 /// A volume at work, apart from its mount. The fields are dropped in this order: the lock goes last.
 pub struct Running {
@@ -58,6 +56,7 @@ impl Running {
         &self,
         source: String,
         options: ServeOptions,
+        reading: &ReadingArgs,
         mountpoint: &Path,
         runtime: &Runtime,
     ) -> anyhow::Result<(Arc<Session>, watch::Receiver<bool>)> {
@@ -65,9 +64,10 @@ impl Running {
         let fuse = Config {
             mount: MountOptions { source, suid_and_devices: true, ..MountOptions::default() },
             kernel_locks: options.locks.is_none(),
-            reactors: options.locks.as_ref().map(|_| REACTORS_OF_SERVED),
+            passthrough: options.passthrough.is_some(),
             ..Config::default()
         };
+        let fuse = reading.put_into(fuse, options.locks.is_some());
         let on_end = Box::new(move || {
             ended.send_replace(true);
         });
@@ -80,6 +80,8 @@ impl Running {
             StartError::Mount(error) => anyhow!("{error}"),
             other => anyhow!("{other}"),
         })?;
+        let store = self.vfs.store();
+        runtime.spawn(async move { store.keep_connected().await });
         Ok((Arc::new(mount), has_ended))
     }
 
@@ -97,7 +99,7 @@ pub async fn until_the_end(
     socket: &Socket,
     detaching: Option<Detaching>,
     mut has_ended: watch::Receiver<bool>,
-) -> anyhow::Result<mpsc::Receiver<UnixStream>> {
+) -> anyhow::Result<mpsc::Receiver<Asker>> {
     let vfs = server.vfs.clone();
     let (mount, mountpoint) = server.mount.clone().expect("this end is a mount's");
     let ending = server.ending.clone();

@@ -10,6 +10,7 @@ use crate::{
     metrics::{MetricsArgs, Probe, VolumeSource},
     output::note,
     running::{Running, stop_on_signals},
+    scrub::ScrubRate,
     units,
     volume::{self, OpenOptions, Volume},
 };
@@ -57,6 +58,9 @@ pub struct ServeArgs {
     /// A node's share of the objects; 0 takes none, default: 1 for each GiB of its cache
     #[arg(long, value_name = "N")]
     pub weight: Option<u32>,
+    /// Threads of a node that answer what its memory has, each some 5 GB/s; default: half of the cores, 1 to 8
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
+    pub io_threads: Option<u8>,
     /// How long a mount that is not heard of keeps its locks and holds up others' changes; a node has none. 2s to 10m
     #[arg(long, default_value = "15s", value_name = "TIME", value_parser = ValueParser::new(parse_lease))]
     pub lease: Duration,
@@ -68,6 +72,8 @@ pub struct ServeArgs {
     pub journal_size: u64,
     #[command(flatten)]
     pub metrics: MetricsArgs,
+    #[command(flatten)]
+    pub scrub: ScrubRate,
 }
 
 /// How long requests under way may take when the server ends.
@@ -84,8 +90,8 @@ pub fn run(args: &ServeArgs) -> anyhow::Result<ExitCode> {
     if let Some(meta) = args.meta.to_str().filter(|meta| meta.starts_with("sluice://")) {
         return node::run(args, meta);
     }
-    if args.name.is_some() || args.weight.is_some() {
-        bail!("--name and --weight are a node's: name the server, sluice://HOST:PORT");
+    if args.name.is_some() || args.weight.is_some() || args.io_threads.is_some() {
+        bail!("--name, --weight and --io-threads are a node's: name the server, sluice://HOST:PORT");
     }
     let dir = directory::volume_dir(&args.meta)?;
     if args.detach && !detach::is_child() {
@@ -115,6 +121,7 @@ fn serve(args: &ServeArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<Exit
     // Orphans may be in use by mounts that come back.
     let settings = Settings { reclaim_orphans: false, ..Settings::default() };
     let running = Running::of_volume(volume, settings, runtime.handle())?;
+    args.scrub.start(running.vfs.cache());
     let sessions =
         rpc::Server::open(namespace, rpc::Settings { lease: args.lease, ..Default::default() }, clock.monotonic())?;
     // A mount elsewhere must be told a place that means the same there.

@@ -1,5 +1,6 @@
 //! `sluice status`.
 
+mod node;
 pub mod served;
 
 use crate::{
@@ -10,7 +11,7 @@ use crate::{
     mounts,
     output::out,
     reach::START_TIME,
-    units,
+    scrub, units,
 };
 use anyhow::{Context, anyhow};
 use serde_json::{Value, json};
@@ -37,8 +38,8 @@ const SERVER_TIME: Duration = Duration::from_secs(3);
 /// Example: sluice status sluice://10.0.0.5:7700 --json
 #[derive(clap::Args)]
 pub struct StatusArgs {
-    /// The volume (local:DIR or DIR), where it is mounted, or its server (sluice://HOST:PORT)
-    #[arg(value_name = "META|MOUNTPOINT")]
+    /// The volume (local:DIR or DIR), where it is mounted, its server (sluice://HOST:PORT), or a node's cache directory
+    #[arg(value_name = "META|MOUNTPOINT|CACHE")]
     pub target: OsString,
     /// Print JSON
     #[arg(long)]
@@ -56,17 +57,15 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let (dir, config) = find(&args.target)?;
-    let mut status = None;
-    if let Some(mut control) = Control::connect(&dir)? {
-        control.ask(Ask::Status, |told| {
-            if let Told::Status { status: told } = told {
-                status = Some(told);
-            }
-            Ok(false)
-        })?;
+    if let Some(status) = node::ask(&args.target)? {
+        match args.json {
+            true => out!("{}", serde_json::to_string_pretty(&status).context("printing")?),
+            false => node::print(&status),
+        }
+        return Ok(ExitCode::SUCCESS);
     }
-    let mut status = status.unwrap_or_else(|| {
+    let (dir, config) = find(&args.target)?;
+    let mut status = told_by(&dir)?.unwrap_or_else(|| {
         let held_by = VolumeLock::holder(&dir);
         let state = if held_by.is_some() { "in use" } else { "not mounted" };
         json!({ "volume": config.id, "store": config.store, "running": false, "state": state, "held_by": held_by })
@@ -89,6 +88,20 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     let served = &status["served"];
     served::print(if served.is_object() { served } else { &status });
     Ok(ExitCode::SUCCESS)
+}
+
+/// What the process says that works on `dir`, if one does.
+fn told_by(dir: &Path) -> anyhow::Result<Option<Value>> {
+    let (mut status, control) = (None, Control::connect(dir)?);
+    if let Some(mut control) = control {
+        control.ask(Ask::Status, |told| {
+            if let Told::Status { status: told } = told {
+                status = Some(told);
+            }
+            Ok(false)
+        })?;
+    }
+    Ok(status)
 }
 
 /// The volume that META or MOUNTPOINT names.
@@ -149,6 +162,14 @@ fn print(dir: Option<&Path>, status: &Value) {
         size(&numbers["read_cached_bytes"]),
         size(&numbers["read_stored_bytes"])
     );
+    let memory = &numbers["memory"];
+    out!(
+        "ahead      {} read ahead, {} of it in vain; {} of {} memory in use",
+        size(&memory["ahead_bytes"]),
+        size(&memory["ahead_useless_bytes"]),
+        size(&memory["used_bytes"]),
+        size(&memory["capacity_bytes"])
+    );
     out!(
         "writes     {} written, {} uploaded, {} uploads failed",
         size(&numbers["written_bytes"]),
@@ -165,6 +186,9 @@ fn print(dir: Option<&Path>, status: &Value) {
             size(&cache["capacity_bytes"]),
             cache["state"].as_str().unwrap_or("-")
         );
+        if let Some(line) = scrub::line(&cache["scrub"]) {
+            out!("scrub      {line}");
+        }
     } else {
         out!("cache      none");
     }
@@ -176,6 +200,9 @@ fn print(dir: Option<&Path>, status: &Value) {
         store["other"],
         store["retries"]
     );
+    for warmup in status["warmups"].as_array().into_iter().flatten() {
+        out!("warming    {}", crate::warmup::line(warmup));
+    }
     if let Some(trouble) = numbers["trouble"].as_str() {
         out!("trouble    {trouble}");
     }

@@ -15,6 +15,18 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
     number.checked_mul(factor).ok_or_else(|| format!("`{text}` is too large"))
 }
 
+/// What `--memory` takes.
+pub fn parse_memory(text: &str) -> Result<u64, String> {
+    let bytes = parse_size(text)?;
+    if bytes < sluice_vfs::MEMORY_BYTES_MIN {
+        return Err(format!(
+            "at least {} are needed: the largest read of a few programs",
+            show_size(sluice_vfs::MEMORY_BYTES_MIN)
+        ));
+    }
+    Ok(bytes)
+}
+
 /// A time: digits with ms, s, m or h.
 pub fn parse_time(text: &str) -> Result<Duration, String> {
     let wrong = || format!("`{text}` is not a time: write 500ms, 10s, 5m or 1h");

@@ -3,10 +3,17 @@
 pub mod place;
 mod serve;
 
-use crate::{detach, directory, metrics::MetricsArgs, units};
+use crate::{detach, directory, metrics::MetricsArgs, reading::ReadingArgs, scrub::ScrubRate, units};
 use anyhow::bail;
 use clap::builder::ValueParser;
-use std::{ffi::OsString, path::PathBuf, process::ExitCode, time::Duration};
+use sluice_fuse::PassthroughOptions;
+use sluice_vfs::direct::Verify;
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
 
 /// Mount a volume of this host, all in one process
 ///
@@ -39,8 +46,33 @@ pub struct UpArgs {
     /// How long an object waits for more data before it is uploaded
     #[arg(long, default_value = "2s", value_name = "TIME", value_parser = ValueParser::new(units::parse_time))]
     pub upload_delay: Duration,
+    /// Memory for what is read: answers under way, what is read ahead of programs that read in order, and what no cache disk holds. The
+    /// process itself takes more. One reader of a store at 300 MB/s and 30 ms needs 32M to keep it busy, each further one as
+    /// much, if they are to run at the same time at that rate
+    #[arg(long, default_value = "256M", value_name = "SIZE", value_parser = ValueParser::new(units::parse_memory))]
+    pub memory: u64,
+    /// Let the kernel read files by itself: a file whose bytes are all here is copied when it is opened for reading, at most so much
+    /// at once, and its reads then ask nobody, until the last program closes it; who opens it for writing meanwhile gets ETXTBSY. For
+    /// data that is read again and again. Needs Linux 6.9, root, and --verify sampled or off: corrupt bytes can reach a program
+    #[arg(long, value_name = "SIZE", value_parser = ValueParser::new(units::parse_size))]
+    pub passthrough: Option<u64>,
+    #[command(flatten)]
+    pub reading: ReadingArgs,
     #[command(flatten)]
     pub metrics: MetricsArgs,
+    #[command(flatten)]
+    pub scrub: ScrubRate,
+}
+
+impl UpArgs {
+    /// Where the kernel's copies are, if there are to be any, of a volume in `dir`.
+    pub fn passthrough(&self, dir: &Path) -> anyhow::Result<Option<PassthroughOptions>> {
+        let Some(bytes_max) = self.passthrough else { return Ok(None) };
+        if self.reading.verify() == Verify::Full {
+            bail!("--passthrough: the kernel does not check what it reads; say --verify sampled or --verify off too");
+        }
+        Ok(Some(PassthroughOptions { dir: dir.to_owned(), bytes_max }))
+    }
 }
 
 /// Smallest cache: one object.

@@ -8,6 +8,7 @@ pub mod flags;
 pub mod inputs;
 pub mod opcode;
 pub mod outputs;
+pub mod uring;
 
 /// `FUSE_KERNEL_VERSION`
 pub const MAJOR: u32 = 7;

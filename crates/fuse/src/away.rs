@@ -1,11 +1,11 @@
 //! Requests whose answer is with somebody else ([`Answer::Away`]): a thread waits for it.
 //!
-//! The thread is the reactor itself as long as another one looks after the device and nothing else waits for this one: then the
+//! The thread is the reactor itself as long as another one looks after the device, which nobody else does for those of a ring, and nothing else waits for this one: then the
 //! answer costs no change of threads but those of the wait. Otherwise it is one of tokio's blocking pool. Either writes the
-//! answer to the device by itself.
+//! answer to the device by itself, unless a ring has the request: its reactor then does.
 
+use crate::channel::Way;
 use crate::counters::add;
-use crate::device::Device;
 use crate::handler::{Answer, Handler};
 use crate::later;
 use crate::reactor::Peer;
@@ -25,15 +25,16 @@ pub(crate) struct Absent<'a> {
 }
 
 impl<'a> Absent<'a> {
-    /// `None` when the reactor is needed: it is the last one, it has answers to pass on, or the session ends.
+    /// `None` when the reactor is needed: it is the last one or a ring's, it has answers to pass on, or the session ends.
     pub(crate) fn begin(shared: &'a Shared, peer: &'a Peer) -> Option<Self> {
         let mut running = shared.running.lock();
         // An answer that a task brings would have to wait as well.
-        if *running < 2 || peer.later.load(SeqCst) > 0 || shared.stop.load(SeqCst) {
+        if shared.has_rings || *running < 2 || peer.later.load(SeqCst) > 0 || shared.stop.load(SeqCst) {
             return None;
         }
         *running -= 1;
         peer.absent.store(true, SeqCst);
+        shared.spares.begin(shared);
         Some(Self { shared, peer })
     }
 }
@@ -41,6 +42,7 @@ impl<'a> Absent<'a> {
 impl Drop for Absent<'_> {
     /// It is back, unless the session has ended without it.
     fn drop(&mut self) {
+        self.shared.spares.end();
         let mut running = self.shared.running.lock();
         if !self.shared.stop.load(SeqCst) {
             *running += 1;
@@ -64,9 +66,9 @@ pub(crate) fn find(handler: &dyn Handler, peer: &Peer, request: &Request<'_>, re
     }
 }
 
-/// Notes that a thread will answer `unique` over `device`, so that INTERRUPT finds it.
-pub(crate) fn enter(shared: &Arc<Shared>, peer: &Arc<Peer>, unique: u64, device: &Arc<Device>) {
-    if shared.waiting.enter_thread(unique, device) {
+/// Notes that a thread will answer `unique`, which goes this `way`, so that INTERRUPT finds it.
+pub(crate) fn enter(shared: &Arc<Shared>, peer: &Arc<Peer>, unique: u64, way: Way) {
+    if shared.waiting.enter_thread(unique, way) {
         give_up(shared, peer, unique);
     }
 }
@@ -76,17 +78,17 @@ pub(crate) fn give_up(shared: &Arc<Shared>, peer: &Arc<Peer>, unique: u64) {
     let (shared, peer) = (Arc::clone(shared), Arc::clone(peer));
     shared.runtime.clone().spawn(async move {
         tokio::time::sleep(shared.interrupt_grace).await;
-        if let Some((device, _)) = shared.waiting.take_thread(unique) {
-            peer.send(&device, unique, Errno::EINTR.0, std::iter::empty());
+        if let Some((way, _)) = shared.waiting.take_thread(unique) {
+            way.answer(&peer, unique, Errno::EINTR.0, &[]);
         }
     });
 }
 
 /// Has the request in `bytes` answered by a thread of the blocking pool. Tokio bounds these threads, the reactor's limit of later
 /// requests those that wait for one.
-pub(crate) fn spawn(shared: &Arc<Shared>, peer: &Arc<Peer>, unique: u64, device: &Arc<Device>, bytes: Vec<u8>) {
+pub(crate) fn spawn(shared: &Arc<Shared>, peer: &Arc<Peer>, unique: u64, way: Way, bytes: Vec<u8>) {
     peer.later.fetch_add(1, SeqCst);
-    enter(shared, peer, unique, device);
+    enter(shared, peer, unique, way);
     let asked = Asked { shared: Arc::clone(shared), peer: Arc::clone(peer), unique };
     shared.runtime.spawn_blocking(move || asked.answer(&bytes));
 }
@@ -119,9 +121,8 @@ impl Asked {
 
     /// Answers, if nobody has.
     fn send(&self, error: i32, body: &[u8]) {
-        if let Some((device, _)) = self.shared.waiting.take_thread(self.unique) {
-            let pieces = Some(body).into_iter().filter(|body| !body.is_empty());
-            self.peer.send(&device, self.unique, error, pieces);
+        if let Some((way, _)) = self.shared.waiting.take_thread(self.unique) {
+            way.answer(&self.peer, self.unique, error, body);
         }
     }
 }

@@ -72,6 +72,14 @@ pub(crate) struct Counters {
     pub(crate) interrupts: AtomicU64,
     pub(crate) replies_lost: AtomicU64,
     pub(crate) panics: AtomicU64,
+    /// READs answered with a copy by a companion, and by reference.
+    pub(crate) copied: AtomicU64,
+    pub(crate) spliced: AtomicU64,
+    /// Why some were copied that were to be spliced.
+    pub(crate) pipes_too_small: AtomicU64,
+    pub(crate) splice_failures: AtomicU64,
+    /// Memory that reactors asked for while they answered READs.
+    pub(crate) read_allocations: AtomicU64,
 }
 
 impl Counters {
@@ -97,6 +105,16 @@ pub struct Counts {
     pub replies_lost: u64,
     /// Panics of the handler that were turned into EIO.
     pub panics: u64,
+    /// READs that a reactor answered by itself with a copy of the bytes.
+    pub reads_copied: u64,
+    /// READs whose bytes the kernel took by reference.
+    pub reads_spliced: u64,
+    /// READs that were copied because no pipe has as many slots as they need.
+    pub pipes_too_small: u64,
+    /// READs that were copied because the kernel refused a pipe, or to splice.
+    pub splice_failures: u64,
+    /// How often reactors asked for memory while they answered READs at once; 0 where the allocator does not count.
+    pub read_allocations: u64,
 }
 
 impl Counts {
@@ -112,6 +130,11 @@ impl Counts {
             ("interrupts", self.interrupts),
             ("replies_lost", self.replies_lost),
             ("panics", self.panics),
+            ("reads_copied", self.reads_copied),
+            ("reads_spliced", self.reads_spliced),
+            ("pipes_too_small", self.pipes_too_small),
+            ("splice_failures", self.splice_failures),
+            ("read_allocations", self.read_allocations),
         ];
         self.classes().chain(others).collect()
     }
@@ -148,5 +171,10 @@ impl Counts {
         self.interrupts += counters.interrupts.load(Relaxed);
         self.replies_lost += counters.replies_lost.load(Relaxed);
         self.panics += counters.panics.load(Relaxed);
+        self.reads_copied += counters.copied.load(Relaxed);
+        self.reads_spliced += counters.spliced.load(Relaxed);
+        self.pipes_too_small += counters.pipes_too_small.load(Relaxed);
+        self.splice_failures += counters.splice_failures.load(Relaxed);
+        self.read_allocations += counters.read_allocations.load(Relaxed);
     }
 }

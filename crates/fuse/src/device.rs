@@ -1,4 +1,4 @@
-//! /dev/fuse: the only file with unsafe code.
+//! /dev/fuse.
 
 #![allow(unsafe_code)]
 
@@ -104,6 +104,60 @@ impl Device {
         let header = OutHeader { len, error: code, unique: 0 };
         let [a, b, c] = parts.map(IoSlice::new);
         rustix::io::writev(&self.0, &[IoSlice::new(header.as_bytes()), a, b, c]).map(drop)
+    }
+}
+
+/// Where files are given to the kernel, for it to read by itself (`FUSE_DEV_IOC_BACKING_OPEN`, Linux 6.9).
+pub struct Backings(pub(crate) std::sync::Arc<Device>);
+
+impl Backings {
+    /// Gives `file` to the kernel, which keeps it open; its number, for answers to OPEN. EPERM without CAP_SYS_ADMIN.
+    pub fn open(&self, file: impl AsFd) -> Result<i32, Errno> {
+        let fd = file.as_fd().as_raw_fd();
+        // SAFETY: the value describes this device's call, see there; the call keeps nothing of it, and both descriptors are open.
+        unsafe { ioctl::ioctl(&self.0.0, BackingOpen(BackingMap { fd, flags: 0, padding: 0 })) }
+    }
+
+    /// Takes a number back; handles that have it keep its file.
+    pub fn close(&self, id: i32) {
+        /// `_IOW(229, 2, uint32_t)`, which takes a pointer to the number.
+        const CLOSE: ioctl::Opcode = ioctl::opcode::write::<u32>(229, 2);
+        // SAFETY: the opcode belongs to this device and reads one u32, to which `Setter` points it.
+        let call = unsafe { ioctl::Setter::<CLOSE, u32>::new(id.cast_unsigned()) };
+        // SAFETY: the call keeps nothing of the argument, and the descriptor is open for its duration.
+        if let Err(error) = unsafe { ioctl::ioctl(&self.0.0, call) } {
+            tracing::debug!(%error, "a file was not taken back from the kernel");
+        }
+    }
+}
+
+/// `struct fuse_backing_map`
+#[repr(C)]
+struct BackingMap {
+    fd: i32,
+    flags: u32,
+    padding: u64,
+}
+
+/// `FUSE_DEV_IOC_BACKING_OPEN`, which returns a number.
+struct BackingOpen(BackingMap);
+
+// SAFETY: the opcode is that of a call that reads one `struct fuse_backing_map`, to which the pointer leads, and writes nothing.
+unsafe impl ioctl::Ioctl for BackingOpen {
+    type Output = i32;
+    const IS_MUTATING: bool = false;
+
+    fn opcode(&self) -> ioctl::Opcode {
+        ioctl::opcode::write::<BackingMap>(229, 1)
+    }
+
+    fn as_ptr(&mut self) -> *mut std::ffi::c_void {
+        (&raw mut self.0).cast()
+    }
+
+    // SAFETY: the pointer is not used.
+    unsafe fn output_from_ptr(out: ioctl::IoctlOutput, _: *mut std::ffi::c_void) -> Result<i32, Errno> {
+        Ok(out)
     }
 }
 

@@ -1,5 +1,7 @@
 //! The file system behind a session.
 
+use crate::companion::Companion;
+use crate::device::Backings;
 use crate::reply::{Body, ReplyBuffer};
 use crate::request::Request;
 use sluice_base::Errno;
@@ -18,6 +20,16 @@ pub trait Handler: Send + Sync + 'static {
     /// and may wait for the network.
     fn handle_waiting(&self, request: &Request<'_>, reply: &mut ReplyBuffer) -> Answer {
         self.handle(request, reply)
+    }
+
+    /// What the reactor that asks has for itself, if there is anything; each one asks once, before it starts.
+    fn companion(&self) -> Option<Box<dyn Companion>> {
+        None
+    }
+
+    /// The mount is there, before its first request is answered; `backings` where the kernel agreed to [`crate::Config::passthrough`].
+    fn started(&self, backings: Option<Backings>) {
+        let _ = backings;
     }
 
     /// The kernel dropped `lookups` of the references that entry replies gave it on `nodeid`.

@@ -46,7 +46,7 @@ const REQUIRED: u64 = flag::SETXATTR_EXT | flag::MAX_PAGES | flag::BIG_WRITES;
 
 /// Taken when offered. Not among them, on purpose: WRITEBACK_CACHE (the kernel would own size and times), AUTO_ and
 /// EXPLICIT_INVAL_DATA (invalidation is the server's, by notification), EXPORT_SUPPORT (needs LOOKUP of "." and ".."),
-/// NO_OPEN and NO_OPENDIR (handles are wanted), PASSTHROUGH (hence a stack depth of 0).
+/// NO_OPEN and NO_OPENDIR (handles are wanted).
 const WANTED: u64 = REQUIRED
     | flag::ASYNC_READ
     | flag::ATOMIC_O_TRUNC
@@ -77,7 +77,9 @@ pub(crate) fn negotiate(config: &Config, kernel: &InitIn) -> Result<(InitOut, Ne
     let locks = if config.kernel_locks { 0 } else { flag::POSIX_LOCKS | flag::FLOCK_LOCKS };
     // With ACLs the server applies the umask, for a default ACL of the directory replaces it.
     let acl = if config.posix_acl { flag::POSIX_ACL | flag::DONT_MASK } else { 0 };
-    let flags = (WANTED | locks | acl) & offered;
+    let ring = if config.ring.is_some() { flag::OVER_IO_URING } else { 0 };
+    let through = if config.passthrough { flag::PASSTHROUGH } else { 0 };
+    let flags = (WANTED | locks | acl | ring | through) & offered;
     let max_write = config.max_write.clamp(4096, TRANSFER_MAX);
     let agreed = Negotiated {
         minor: minor.min(MINOR),
@@ -96,6 +98,8 @@ pub(crate) fn negotiate(config: &Config, kernel: &InitIn) -> Result<(InitOut, Ne
         congestion_threshold: config.congestion_threshold,
         max_write,
         time_gran: 1,
+        // Files of a plain file system, not of another one that hands them on.
+        max_stack_depth: u32::from(flags & flag::PASSTHROUGH != 0),
         max_pages: u16::try_from(max_write.div_ceil(4096)).unwrap_or(u16::MAX),
         ..Default::default()
     };
@@ -128,6 +132,18 @@ mod tests {
         let extra = flag::POSIX_LOCKS | flag::FLOCK_LOCKS | flag::POSIX_ACL | flag::DONT_MASK;
         assert_eq!(agreed.flags, WANTED | extra);
         assert_eq!(agreed.flags & (flag::WRITEBACK_CACHE | flag::AUTO_INVAL_DATA), 0);
+    }
+
+    #[test]
+    fn a_ring_by_setting() {
+        let config = Config { ring: Some(crate::RingOptions::default()), ..Config::default() };
+        let (out, agreed) = negotiate(&config, &kernel(u64::MAX)).unwrap();
+        assert_eq!(
+            (agreed.flags, u64::from(out.flags2) << 32 & flag::OVER_IO_URING),
+            (WANTED | flag::OVER_IO_URING, flag::OVER_IO_URING)
+        );
+        let (_, agreed) = negotiate(&config, &kernel(!flag::OVER_IO_URING)).unwrap();
+        assert_eq!(agreed.flags, WANTED);
     }
 
     #[test]

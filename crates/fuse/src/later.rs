@@ -38,7 +38,7 @@ impl Inbox {
         Ok(Self { queue: Mutex::default(), asleep: AtomicBool::new(false), event })
     }
 
-    fn push(&self, completion: Completion) {
+    pub(crate) fn push(&self, completion: Completion) {
         self.queue.lock().push(completion);
         // Ordered against `fall_asleep` by the lock: either that one sees the completion, or this one sees `asleep`.
         if self.asleep.swap(false, SeqCst) {

@@ -7,21 +7,28 @@
 use crate::abi::inputs::WriteIn;
 use crate::abi::{InHeader, MIN_READ_BUFFER, opcode};
 use crate::away::{self, Absent};
+use crate::channel::{Channel, DeviceChannel, Next, sound};
+use crate::companion::{Asked, Companion, Outgoing, Sent, Taken};
 use crate::counters::{Class, Counters, add};
 use crate::device::{Device, PIECES_MAX, Written};
 use crate::handler::{Answer, LateReply};
 use crate::later::{self, Completion, Inbox};
-use crate::reply::{PageBuffer, ReplyBuffer};
+use crate::memory::PageBuffer;
+use crate::pipes::Pipes;
+use crate::reply::ReplyBuffer;
 use crate::request::{Malformed, Operation, Request};
+use crate::ring::Ring;
 use crate::session::Shared;
-use rustix::event::epoll;
-use rustix::fd::OwnedFd;
-use rustix::io::Errno as Raw;
-use sluice_base::Errno;
+use crate::uring::Commands;
+use sluice_base::{Errno, allocations};
 use std::io;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::atomic::{
+    AtomicBool, AtomicUsize,
+    Ordering::{Relaxed, SeqCst},
+};
 
 /// Requests served before completions are looked at again.
 const BATCH: usize = 32;
@@ -69,7 +76,7 @@ impl Peer {
         pieces: impl Iterator<Item = &'a [u8]>,
     ) -> Written {
         // Other numbers the kernel refuses without ending the request, whose caller would wait for ever.
-        let error = if (0..512).contains(&error) { error } else { Errno::EIO.0 };
+        let error = sound(error);
         let written = device.reply(unique, error, pieces);
         match written {
             Written::Taken | Written::Gone => return written,
@@ -87,13 +94,25 @@ impl Peer {
 pub(crate) struct Reactor {
     shared: Arc<Shared>,
     peer: Arc<Peer>,
-    device: Arc<Device>,
-    epoll: OwnedFd,
+    channel: Channel,
     requests: PageBuffer,
     reply: ReplyBuffer,
+    pipes: Pipes,
+    companion: Option<Box<dyn Companion>>,
+    /// Requests that the companion has begun to answer.
+    begun: usize,
+    companion_is_ready: bool,
     completions: Vec<Completion>,
-    /// The device is in the epoll set.
-    listening: bool,
+    /// It rests as long as the others suffice.
+    is_spare: bool,
+}
+
+/// Where a reactor's requests come from.
+pub(crate) enum Source {
+    /// A channel of the device.
+    Device(Arc<Device>),
+    /// A ring, which is to be registered with the mount of this device.
+    Ring(Box<Commands>, Arc<Device>),
 }
 
 /// How a turn over the device ended.
@@ -107,16 +126,40 @@ enum Turn {
 }
 
 impl Reactor {
-    pub(crate) fn new(shared: Arc<Shared>, peer: Arc<Peer>, device: Arc<Device>, max_write: u32) -> io::Result<Self> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, &peer.inbox.event, epoll::EventData::new_u64(INBOX), epoll::EventFlags::IN)?;
+    /// On the thread that is to run it.
+    pub(crate) fn new(
+        shared: Arc<Shared>,
+        peer: Arc<Peer>,
+        source: Source,
+        max_write: u32,
+        pipes: Pipes,
+        is_spare: bool,
+    ) -> io::Result<Self> {
+        let companion = shared.handler.companion();
+        let channel = match source {
+            Source::Device(device) => {
+                let descriptor = companion.as_ref().and_then(|companion| companion.descriptor());
+                Channel::Device(DeviceChannel::new(device, &peer.inbox, descriptor, !is_spare)?)
+            }
+            Source::Ring(commands, device) => Channel::Ring(Box::new(Ring::start(*commands, device)?)),
+        };
         // The kernel refuses buffers below the largest WRITE with its headers.
         let len = READ_START + (WRITE_PAYLOAD + max_write as usize).max(MIN_READ_BUFFER);
-        let (requests, reply) = (PageBuffer::new(len), ReplyBuffer::default());
-        let completions = Vec::new();
-        let mut reactor = Self { shared, peer, device, epoll, requests, reply, completions, listening: false };
-        reactor.listen(true)?;
-        Ok(reactor)
+        let (requests, reply, completions) = (PageBuffer::new(len), ReplyBuffer::default(), Vec::new());
+        let (begun, companion_is_ready) = (0, false);
+        Ok(Self {
+            shared,
+            peer,
+            channel,
+            requests,
+            reply,
+            pipes,
+            companion,
+            begun,
+            companion_is_ready,
+            completions,
+            is_spare,
+        })
     }
 
     /// Serves until the mount is gone or the session stops.
@@ -124,8 +167,10 @@ impl Reactor {
         while !self.shared.stop.load(SeqCst) {
             self.answer_completed();
             let turn = if self.peer.has_room() { self.serve_batch() } else { Turn::Idle };
+            self.companion_is_ready |= self.channel.take_events(&self.peer.inbox);
+            self.go_on();
             let waited = match turn {
-                Turn::More => Ok(()),
+                Turn::More => self.channel.flush(),
                 Turn::Idle => self.wait(),
                 Turn::Over => break,
             };
@@ -141,27 +186,25 @@ impl Reactor {
             if !self.peer.has_room() {
                 return Turn::More;
             }
-            let len = match self.device.read(&mut self.requests.bytes_mut()[READ_START..]) {
-                Ok(len) => len,
-                Err(Raw::AGAIN) => return Turn::Idle,
-                // ENOENT: the request was interrupted while it was being read.
-                Err(Raw::INTR | Raw::NOENT) => continue,
-                Err(Raw::NODEV | Raw::CONNABORTED) => return Turn::Over,
-                Err(error) => {
-                    tracing::error!(%error, "reading /dev/fuse failed");
-                    return Turn::Over;
-                }
+            let place = match self.channel.next(&mut self.requests, READ_START, &mut self.reply) {
+                Next::Request(place) => place,
+                Next::Nothing => continue,
+                Next::Idle => return Turn::Idle,
+                Next::Over => return Turn::Over,
             };
-            if self.serve(len) == Written::Gone {
+            let written = self.serve(place);
+            self.channel.settle(&mut self.requests, &mut self.reply);
+            if written == Written::Gone {
+                let _ = self.channel.flush();
                 return Turn::Over;
             }
         }
         Turn::More
     }
 
-    /// Serves the request of `len` bytes in the buffer.
-    fn serve(&mut self, len: usize) -> Written {
-        let request = match Request::parse(&self.requests.bytes()[READ_START..READ_START + len]) {
+    /// Serves the request at `place` in the buffer.
+    fn serve(&mut self, place: Range<usize>) -> Written {
+        let request = match Request::parse(&self.requests.bytes()[place.clone()]) {
             Ok(request) => request,
             Err(error) => return self.refuse(error),
         };
@@ -181,43 +224,90 @@ impl Reactor {
                 return Written::Gone;
             }
             Operation::Unknown { .. } | Operation::Init(_) => return self.write(unique, Errno::ENOSYS.0),
+            Operation::Read { fh, offset, size, flags, .. } => {
+                let asked = Asked { unique, nodeid: request.nodeid, fh, offset, size: size as usize, flags };
+                return self.read(asked).unwrap_or_else(|| self.handle(place));
+            }
             _ => {}
         }
-        self.reply.clear();
-        let (handler, reply) = (&self.shared.handler, &mut self.reply);
-        let answer = catch_unwind(AssertUnwindSafe(|| match request.operation {
-            Operation::Forget { lookups } => {
-                handler.forget(request.nodeid, lookups);
-                Answer::None
-            }
-            Operation::BatchForget(forgets) => {
-                forgets.iter().for_each(|(nodeid, lookups)| handler.forget(nodeid, lookups));
-                Answer::None
-            }
-            _ => handler.handle(&request, reply),
-        }));
-        let replies = !matches!(request.operation, Operation::Forget { .. } | Operation::BatchForget(_));
-        let answer = answer.unwrap_or_else(|_| {
-            tracing::error!(nodeid = request.nodeid, "the handler panicked; the request ends with EIO");
-            add(&counters.panics);
-            if replies { Answer::Error(Errno::EIO) } else { Answer::None }
-        });
+        let answer = ask(&self.shared, &self.peer, &request, &mut self.reply);
+        self.conclude(unique, place, answer)
+    }
+
+    /// Has the handler answer the request at `place` in the buffer, which was parsed before.
+    fn handle(&mut self, place: Range<usize>) -> Written {
+        let Ok(request) = Request::parse(&self.requests.bytes()[place.clone()]) else {
+            return Written::Taken;
+        };
+        let answer = ask(&self.shared, &self.peer, &request, &mut self.reply);
+        self.conclude(request.unique, place, answer)
+    }
+
+    fn conclude(&mut self, unique: u64, place: Range<usize>, answer: Answer) -> Written {
         match answer {
-            Answer::Away => self.wait_for(unique, len),
+            Answer::Away => self.wait_for(unique, place),
             answer => self.finish(unique, answer),
         }
     }
 
-    /// Has the request of `len` bytes in the buffer answered by a thread that may wait: this one, if it can be spared.
-    fn wait_for(&mut self, unique: u64, len: usize) -> Written {
-        let bytes = &self.requests.bytes()[READ_START..READ_START + len];
-        let (shared, peer) = (&self.shared, &self.peer);
+    /// Has the companion answer a READ; `None` when the handler has to.
+    fn read(&mut self, asked: Asked) -> Option<Written> {
+        let before = allocations::of_this_thread();
+        let (taken, out) = self.with_companion(|companion, out| companion.read(asked, out))?;
+        let written = match taken {
+            Some(Taken::No) => return None,
+            Some(Taken::Answered) => out.written,
+            Some(Taken::Begun) => {
+                self.peer.later.fetch_add(1, SeqCst);
+                self.begun += 1;
+                Written::Taken
+            }
+            Some(Taken::Later(future)) => return Some(self.finish(asked.unique, Answer::Later(future))),
+            // It panicked; nobody knows how far it came. A second answer the kernel refuses.
+            None => self.write(asked.unique, Errno::EIO.0),
+        };
+        self.peer.counters.read_allocations.fetch_add(allocations::of_this_thread() - before, Relaxed);
+        Some(written)
+    }
+
+    /// Lets the companion go on with what it has begun.
+    fn go_on(&mut self) {
+        if self.begun == 0 && !std::mem::take(&mut self.companion_is_ready) {
+            return;
+        }
+        if let Some((_, out)) = self.with_companion(|companion, out| companion.turn(out)) {
+            self.peer.later.fetch_sub(out.answered, SeqCst);
+            self.begun -= out.answered;
+        }
+    }
+
+    /// What `call` returns, or `None` when it panicked, and how the answers that it sent went.
+    fn with_companion<R>(
+        &mut self,
+        call: impl FnOnce(&mut dyn Companion, &mut Outgoing<'_>) -> R,
+    ) -> Option<(Option<R>, Sent)> {
+        let companion = self.companion.as_deref_mut()?;
+        let (shared, peer, channel) = (&*self.shared, &*self.peer, &mut self.channel);
+        let (reply, pipes) = (&mut self.reply, &mut self.pipes);
+        let mut out = Outgoing { shared, peer, channel, reply, pipes, sent: Sent::default() };
+        let result = catch_unwind(AssertUnwindSafe(|| call(companion, &mut out))).ok();
+        if result.is_none() {
+            tracing::error!("a reactor's companion panicked");
+            add(&peer.counters.panics);
+        }
+        Some((result, out.sent))
+    }
+
+    /// Has the request at `place` in the buffer answered by a thread that may wait: this one, if it can be spared.
+    fn wait_for(&mut self, unique: u64, place: Range<usize>) -> Written {
+        let bytes = &self.requests.bytes()[place];
+        let (shared, peer, way) = (&self.shared, &self.peer, self.channel.way(&self.peer));
         add(&peer.counters.later);
         let (Some(absent), Ok(request)) = (Absent::begin(shared, peer), Request::parse(bytes)) else {
-            away::spawn(shared, peer, unique, &self.device, bytes.to_vec());
+            away::spawn(shared, peer, unique, way, bytes.to_vec());
             return Written::Taken;
         };
-        away::enter(shared, peer, unique, &self.device);
+        away::enter(shared, peer, unique, way);
         let answer = away::find(&*shared.handler, peer, &request, &mut self.reply);
         drop(absent);
         match shared.waiting.take_thread(unique) {
@@ -243,6 +333,8 @@ impl Reactor {
                 later::begin(&self.shared, &self.peer, unique, future, false);
                 Written::Taken
             }
+            // As where there are too many locks: fcntl(2), flock(2).
+            Answer::Interruptible(_) if !self.channel.may_be_patient() => self.write(unique, Errno::ENOLCK.0),
             Answer::Interruptible(begin) => {
                 add(&self.peer.counters.later);
                 self.peer.later.fetch_add(1, SeqCst);
@@ -253,7 +345,7 @@ impl Reactor {
         }
     }
 
-    fn refuse(&self, error: Malformed) -> Written {
+    fn refuse(&mut self, error: Malformed) -> Written {
         tracing::error!(%error, "a request could not be parsed");
         match error {
             Malformed::Body { opcode: opcode::FORGET | opcode::BATCH_FORGET | opcode::INTERRUPT, .. } => Written::Taken,
@@ -263,13 +355,8 @@ impl Reactor {
     }
 
     /// Answers with the reply buffer, or with an error when that is not 0.
-    fn write(&self, unique: u64, error: i32) -> Written {
-        let body = if error == 0 { self.reply.body() } else { &[] };
-        self.send(unique, error, Some(body).into_iter().filter(|body| !body.is_empty()))
-    }
-
-    fn send<'a>(&self, unique: u64, error: i32, pieces: impl Iterator<Item = &'a [u8]>) -> Written {
-        self.peer.send(&self.device, unique, error, pieces)
+    fn write(&mut self, unique: u64, error: i32) -> Written {
+        self.channel.answer(&self.peer, unique, error, &self.reply)
     }
 
     fn answer_completed(&mut self) {
@@ -282,51 +369,48 @@ impl Reactor {
         self.completions = completions;
     }
 
-    fn send_late(&self, unique: u64, outcome: LateReply) {
+    fn send_late(&mut self, unique: u64, outcome: LateReply) {
+        let (channel, peer) = (&mut self.channel, &*self.peer);
         match outcome {
-            Err(error) => self.send(unique, error.0, std::iter::empty()),
+            Err(error) => channel.send(peer, unique, error.0, std::iter::empty()),
             Ok(body) if body.as_pieces().len() <= PIECES_MAX => {
-                self.send(unique, 0, body.as_pieces().iter().map(|piece| &piece[..]))
+                channel.send(peer, unique, 0, body.as_pieces().iter().map(|piece| &piece[..]))
             }
-            Ok(body) => self.send(unique, 0, std::iter::once(&body.as_pieces().concat()[..])),
+            Ok(body) => channel.send(peer, unique, 0, std::iter::once(&body.as_pieces().concat()[..])),
         };
     }
 
-    /// Waits for the device, unless too many requests are being answered later, and for completions.
+    /// Waits for the channel, unless too many requests are being answered later, and for completions.
     fn wait(&mut self) -> io::Result<()> {
-        self.listen(self.peer.has_room())?;
-        if !self.peer.inbox.fall_asleep() {
+        // Looked at after the event was lowered, which may have been the one that told of it.
+        if self.shared.stop.load(SeqCst) {
             return Ok(());
         }
-        let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 2];
-        let waited = epoll::wait(&self.epoll, &mut events, None);
-        self.peer.inbox.awake();
-        match waited {
-            Ok(count) => {
-                if events[..count].iter().any(|event| event.data.u64() == INBOX) {
-                    self.peer.inbox.lower();
-                }
-                Ok(())
-            }
-            Err(Raw::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// Puts the device into the epoll set or takes it out: an EPOLLEXCLUSIVE entry cannot be modified.
-    fn listen(&mut self, on: bool) -> io::Result<()> {
-        if on != self.listening {
-            if on {
-                let flags = epoll::EventFlags::IN | epoll::EventFlags::EXCLUSIVE;
-                epoll::add(&self.epoll, &*self.device, epoll::EventData::new_u64(DEVICE), flags)?;
-            } else {
-                epoll::delete(&self.epoll, &*self.device)?;
-            }
-            self.listening = on;
-        }
-        Ok(())
+        let descriptor = self.companion.as_ref().and_then(|companion| companion.descriptor());
+        let is_wanted = !self.is_spare || self.shared.spares.are_needed();
+        self.channel.wait(is_wanted && self.peer.has_room(), &self.peer.inbox, descriptor)
     }
 }
 
-const DEVICE: u64 = 0;
-const INBOX: u64 = 1;
+/// What the handler answers; a panic is EIO.
+fn ask(shared: &Shared, peer: &Peer, request: &Request<'_>, reply: &mut ReplyBuffer) -> Answer {
+    reply.clear();
+    let handler = &shared.handler;
+    let answer = catch_unwind(AssertUnwindSafe(|| match request.operation {
+        Operation::Forget { lookups } => {
+            handler.forget(request.nodeid, lookups);
+            Answer::None
+        }
+        Operation::BatchForget(forgets) => {
+            forgets.iter().for_each(|(nodeid, lookups)| handler.forget(nodeid, lookups));
+            Answer::None
+        }
+        _ => handler.handle(request, reply),
+    }));
+    let replies = !matches!(request.operation, Operation::Forget { .. } | Operation::BatchForget(_));
+    answer.unwrap_or_else(|_| {
+        tracing::error!(nodeid = request.nodeid, "the handler panicked; the request ends with EIO");
+        add(&peer.counters.panics);
+        if replies { Answer::Error(Errno::EIO) } else { Answer::None }
+    })
+}

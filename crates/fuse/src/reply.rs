@@ -10,7 +10,6 @@ mod directory;
 
 pub use attr::{Attr, Entry, StatFs};
 pub use body::Body;
-pub(crate) use buffer::PageBuffer;
 pub use buffer::{REPLY_CAPACITY, ReplyBuffer};
 pub use directory::{DirBuffer, DirPlusBuffer};
 
@@ -54,6 +53,12 @@ pub trait Reply {
     /// OPEN and OPENDIR; `flags` are [`crate::abi::flags::fopen`].
     fn opened(&mut self, fh: u64, flags: u32) {
         self.put(outputs::OpenOut { fh, open_flags: flags, backing_id: 0 }.as_bytes());
+    }
+
+    /// OPEN of a file that the kernel reads by itself: the number that [`crate::Backings::open`] gave it.
+    fn opened_through(&mut self, fh: u64, flags: u32, backing_id: i32) {
+        let open_flags = flags | crate::abi::flags::fopen::PASSTHROUGH;
+        self.put(outputs::OpenOut { fh, open_flags, backing_id }.as_bytes());
     }
 
     /// WRITE and the narrow COPY_FILE_RANGE: bytes taken.

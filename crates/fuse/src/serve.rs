@@ -1,15 +1,21 @@
 //! The vfs behind a session: unpack, call, reply. No rule of the file system lives here.
 
+mod direct;
 mod locks;
+mod passthrough;
+mod xattrs;
+
+pub use passthrough::PassthroughOptions;
 
 use crate::{
-    Answer, Entry, Handler, Operation, Reply, ReplyBuffer, Request, StatFs,
+    Answer, Backings, Companion, Entry, Handler, Operation, Reply, ReplyBuffer, Request, StatFs,
     abi::flags::fopen,
     request::{SetAttr, SetTime},
 };
+use passthrough::{How, Passthrough};
 use sluice_base::{Errno, Ino, limits::NAME_BYTES_MAX};
 use sluice_meta as meta;
-use sluice_vfs::{Failure, HandleId, Read, SeekFrom, Vfs, remote::Remote, waiting};
+use sluice_vfs::{Failure, HandleId, Read, SeekFrom, Vfs, direct::Verify, remote::Remote, waiting};
 use std::{ops::ControlFlow, sync::Arc, time::Duration};
 
 /// How long the kernel may believe names and attributes, and how much room statfs shows.
@@ -19,6 +25,10 @@ pub struct ServeOptions {
     pub valid: Box<dyn Fn() -> Duration + Send + Sync>,
     /// Who keeps the locks, where others mount the volume too: there a close publishes what was written, and is always told.
     pub locks: Option<Arc<Remote>>,
+    /// Files may be read by the kernel itself, unchecked; only without `locks`.
+    pub passthrough: Option<PassthroughOptions>,
+    /// What of a read is checked on its way from the cache disk.
+    pub verify: Verify,
     /// Bytes that may still be written, as far as anybody knows.
     pub available_bytes: Box<dyn Fn() -> u64 + Send + Sync>,
 }
@@ -27,18 +37,19 @@ pub struct ServeOptions {
 pub struct VfsHandler {
     vfs: Arc<Vfs>,
     options: ServeOptions,
+    passthrough: Option<Arc<Passthrough>>,
     on_end: Box<dyn Fn() + Send + Sync>,
 }
 
 const O_EXCL: u32 = 0o200;
 const O_TRUNC: u32 = 0o1000;
 const O_APPEND: u32 = 0o2000;
+/// Of this kernel's architecture: not one number everywhere.
+const O_DIRECT: u32 = rustix::fs::OFlags::DIRECT.bits();
 const O_ACCMODE: u32 = 3;
 const O_RDWR: u32 = 2;
 const SEEK_DATA: u32 = 3;
 const SEEK_HOLE: u32 = 4;
-const XATTR_CREATE: u32 = 1;
-const XATTR_REPLACE: u32 = 2;
 const RENAME_NOREPLACE: u32 = 1;
 const RENAME_EXCHANGE: u32 = 2;
 
@@ -67,9 +78,19 @@ impl Handler for VfsHandler {
         waiting(|| self.handle(request, reply))
     }
 
+    fn companion(&self) -> Option<Box<dyn Companion>> {
+        Some(Box::new(direct::Reader::new(self.vfs.clone(), &self.options)))
+    }
+
     // The kernel gives all its references to an inode back at once, when it evicts it; only unlinked ones matter.
     fn forget(&self, nodeid: u64, _lookups: u64) {
         self.vfs.forget(Ino(nodeid));
+    }
+
+    fn started(&self, backings: Option<Backings>) {
+        if let (Some(passthrough), Some(backings)) = (&self.passthrough, backings) {
+            passthrough.start(backings);
+        }
     }
 
     fn destroyed(&self) {
@@ -80,7 +101,9 @@ impl Handler for VfsHandler {
 impl VfsHandler {
     /// Serves `vfs`; `on_end` is called once when the mount is gone.
     pub fn new(vfs: Arc<Vfs>, options: ServeOptions, on_end: Box<dyn Fn() + Send + Sync>) -> Self {
-        Self { vfs, options, on_end }
+        let allowed = options.passthrough.clone().filter(|_| options.locks.is_none());
+        let passthrough = allowed.map(|options| Arc::new(Passthrough::new(options)));
+        Self { vfs, options, passthrough, on_end }
     }
 
     fn dispatch(&self, request: &Request<'_>, reply: &mut ReplyBuffer) -> Outcome {
@@ -94,7 +117,9 @@ impl VfsHandler {
                 reply.attr(&to_wire(&attr), self.valid());
                 Ok(Answer::Done)
             }
-            Operation::Read { fh, offset, size, .. } => self.read(HandleId(fh), offset, size as usize, reply),
+            Operation::Read { fh, offset, size, flags, .. } => {
+                self.read(HandleId(fh), offset, size as usize, flags & O_DIRECT != 0, reply)
+            }
             Operation::Write { fh, offset, data, flags, cached, kill_suidgid, .. } => {
                 let size = data.len() as u32;
                 let at = match cached {
@@ -123,12 +148,16 @@ impl VfsHandler {
             }
             Operation::TmpFile { mode, .. } => {
                 let (attr, opened) = self.vfs.create_unnamed(ino, mode, caller)?;
+                self.opened_to_write(attr.ino, opened.handle)?;
                 reply.created(&self.entry(&attr), opened.handle.0, fopen::KEEP_CACHE);
                 Ok(Answer::Done)
             }
             Operation::Release { fh, .. } => {
                 let freed = self.released(HandleId(fh));
                 if freed != Err(Failure::Away) {
+                    if let Some(passthrough) = &self.passthrough {
+                        passthrough.release(HandleId(fh));
+                    }
                     self.vfs.release(HandleId(fh));
                 }
                 freed.map(|()| Answer::Done)
@@ -235,34 +264,6 @@ impl VfsHandler {
         }
     }
 
-    fn dispatch_xattrs(&self, request: &Request<'_>, ino: Ino, reply: &mut ReplyBuffer) -> Outcome {
-        let namespace = self.vfs.namespace();
-        match request.operation {
-            Operation::GetXattr { name, size } => {
-                check_xattr(name)?;
-                sized(&namespace.getxattr(ino, name)?, size, reply)
-            }
-            Operation::ListXattr { size } => sized(&namespace.listxattr(ino)?, size, reply),
-            Operation::SetXattr { name, value, flags, .. } => {
-                check_xattr(name)?;
-                let how = match flags {
-                    0 => meta::XattrMode::Set,
-                    XATTR_CREATE => meta::XattrMode::Create,
-                    XATTR_REPLACE => meta::XattrMode::Replace,
-                    _ => return Err(Errno::EINVAL.into()),
-                };
-                namespace.setxattr(ino, name, value, how)?;
-                Ok(Answer::Done)
-            }
-            Operation::RemoveXattr { name } => {
-                check_xattr(name)?;
-                namespace.removexattr(ino, name)?;
-                Ok(Answer::Done)
-            }
-            _ => Err(Errno::ENOSYS.into()),
-        }
-    }
-
     /// FOPEN_NOFLUSH where close has nothing to publish and to unlock: writes are acked by the journal as they come, and only pages of
     /// a writable mapping, which needs a file open for both reading and writing (mmap(2)), may wait in the kernel.
     fn on_close(&self, open_flags: u32) -> u32 {
@@ -332,6 +333,7 @@ impl VfsHandler {
     ) -> Outcome {
         match self.vfs.create(dir, name, mode, caller) {
             Ok((attr, opened)) => {
+                self.opened_to_write(attr.ino, opened.handle)?;
                 reply.created(&self.entry(&attr), opened.handle.0, self.opens(flags, true));
                 Ok(Answer::Done)
             }
@@ -342,6 +344,7 @@ impl VfsHandler {
                     self.truncate(attr.ino, kill)?;
                 }
                 let opened = self.vfs.open(attr.ino)?;
+                self.opened_to_write(attr.ino, opened.handle)?;
                 let attr = self.vfs.namespace().getattr(attr.ino)?;
                 reply.created(&self.entry(&attr), opened.handle.0, self.opens(flags, false));
                 Ok(Answer::Done)
@@ -351,6 +354,7 @@ impl VfsHandler {
     }
 
     fn truncate(&self, ino: Ino, kill_suidgid: bool) -> Result<(), Failure> {
+        self.changes(ino)?;
         let set = meta::SetAttributes { kill_suidgid, ..meta::SetAttributes::default() };
         self.vfs.setattr(ino, Some(0), &set).map(drop)
     }
@@ -360,19 +364,54 @@ impl VfsHandler {
             self.truncate(ino, kill_suidgid)?;
         }
         let opened = self.vfs.open(ino)?;
-        reply.opened(opened.handle.0, self.opens(flags, opened.keep_cache));
+        let how = self.opens(flags, opened.keep_cache);
+        let Some(passthrough) = &self.passthrough else {
+            reply.opened(opened.handle.0, how);
+            return Ok(Answer::Done);
+        };
+        if flags & O_ACCMODE != 0 {
+            self.opened_to_write(ino, opened.handle)?;
+            reply.opened(opened.handle.0, how);
+            return Ok(Answer::Done);
+        }
+        let size = self.vfs.namespace().getattr(ino)?.size;
+        match passthrough.open(ino, opened.handle, false, size)? {
+            How::Cached => reply.opened(opened.handle.0, how),
+            How::Through(id) => reply.opened_through(opened.handle.0, fopen::NOFLUSH, id),
+            How::Copy(sender) => {
+                let (passthrough, vfs) = (passthrough.clone(), self.vfs.clone());
+                return Ok(Answer::later(passthrough.answer(vfs, (ino, size), opened.handle, how, sender)));
+            }
+            How::Wait(outcome) => {
+                let (passthrough, vfs) = (passthrough.clone(), self.vfs.clone());
+                return Ok(Answer::later(passthrough.answer_as(vfs, opened.handle, how, outcome)));
+            }
+        }
         Ok(Answer::Done)
     }
 
-    fn read(&self, handle: HandleId, offset: u64, size: usize, reply: &mut ReplyBuffer) -> Outcome {
-        match self.vfs.read(handle, offset, reply.data_mut(size))? {
+    /// Notes a handle that may write, or gives it back where the kernel reads the file by itself.
+    fn opened_to_write(&self, ino: Ino, handle: HandleId) -> Result<(), Failure> {
+        let noted = self.passthrough.as_ref().map_or(Ok(How::Cached), |noting| noting.open(ino, handle, true, 0));
+        noted.map(drop).inspect_err(|_| self.vfs.release(handle)).map_err(Failure::from)
+    }
+
+    /// The file's bytes are about to change without a handle.
+    fn changes(&self, ino: Ino) -> Result<(), Failure> {
+        self.passthrough.as_ref().map_or(Ok(()), |passthrough| Ok(passthrough.change(ino)?))
+    }
+
+    fn read(&self, handle: HandleId, offset: u64, size: usize, direct: bool, reply: &mut ReplyBuffer) -> Outcome {
+        match self.vfs.read(handle, offset, reply.data_mut(size), direct)? {
             Read::Done(len) => {
                 reply.set_len(len);
                 Ok(Answer::Done)
             }
             Read::Later => {
                 let vfs = self.vfs.clone();
-                Ok(Answer::later(async move { vfs.read_later(handle, offset, size).await.map(crate::Body::pieces) }))
+                Ok(Answer::later(
+                    async move { vfs.read_later(handle, offset, size, direct).await.map(crate::Body::pieces) },
+                ))
             }
         }
     }
@@ -423,6 +462,9 @@ impl VfsHandler {
     }
 
     fn set_attr(&self, ino: Ino, set: SetAttr, reply: &mut ReplyBuffer) -> Outcome {
+        if set.size.is_some() {
+            self.changes(ino)?;
+        }
         let time = |time: SetTime| match time {
             SetTime::Now => meta::SetTime::Now,
             SetTime::At(at) => meta::SetTime::To(at),
@@ -514,30 +556,6 @@ impl VfsHandler {
             frsize: FRAGMENT as u32,
         })
     }
-}
-
-/// A value, or its length when the caller asked for that (getxattr(2)).
-fn sized(value: &[u8], size: u32, reply: &mut ReplyBuffer) -> Outcome {
-    if size == 0 {
-        reply.xattr_size(value.len() as u32);
-    } else if value.len() > size as usize {
-        return Err(Errno::ERANGE.into());
-    } else {
-        reply.put(value);
-    }
-    Ok(Answer::Done)
-}
-
-/// Only the namespaces that every file has; ACLs (system.) are not kept.
-fn check_xattr(name: &[u8]) -> Result<(), Failure> {
-    for prefix in [&b"user."[..], b"trusted.", b"security."] {
-        match name.strip_prefix(prefix) {
-            Some(b"") => return Err(Errno::EINVAL.into()),
-            Some(_) => return Ok(()),
-            None => {}
-        }
-    }
-    Err(Errno::EOPNOTSUPP.into())
 }
 
 fn to_wire(attr: &meta::Attr) -> crate::Attr {

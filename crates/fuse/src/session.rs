@@ -1,22 +1,29 @@
 //! One mount and the threads that serve it.
 
 use crate::abi::MIN_READ_BUFFER;
+use crate::abi::flags::init as flag;
 use crate::counters::Counts;
-use crate::device::{Device, Written};
+use crate::device::{Backings, Device, Written};
 use crate::handler::Handler;
 use crate::init::{InitError, Negotiated, negotiate};
 use crate::later::Inbox;
 use crate::mount::{self, MountError, MountOptions, Mounted};
 use crate::notify::{self, Notifier};
-use crate::reactor::{self, Reactor};
+use crate::pipes::{self, Pipes, Transfer};
+use crate::reactor::{self, Reactor, Source};
 use crate::request::{Operation, Request};
+use crate::ring::{self, RingOptions};
+use crate::spares::Spares;
+use crate::uring::Commands;
 use crate::waiting::Waiting;
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::mpsc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 use std::{io, thread};
@@ -27,8 +34,21 @@ use zerocopy::IntoBytes;
 pub struct Config {
     /// The mount itself.
     pub mount: MountOptions,
-    /// Reactor threads; `None` is twice the cores, between 2 and 8, since a reactor may be copying a megabyte.
+    /// Reactor threads, at least 2; `None` follows the cores, see [`Config::reactors_for`]. With rings, threads that have one, and
+    /// one more for what does not come through rings; `None` is one for each core up to 16.
     pub reactors: Option<usize>,
+    /// Of these the ones that always look after the device; the others do only while some wait for somebody else. `None`: all.
+    pub steady: Option<usize>,
+    /// FUSE over io_uring, where the kernel has it and lets us.
+    pub ring: Option<RingOptions>,
+    /// The handler may give files to the kernel to read by itself.
+    pub passthrough: bool,
+    /// Each reactor stays on one core: reactor n on the nth of those that the process may use.
+    pub pin: bool,
+    /// How the bytes of READs go to the kernel.
+    pub transfer: Transfer,
+    /// Page slots that each pipe of a reactor is meant to have; the kernel may grant fewer (fs.pipe-max-size).
+    pub pipe_slots: usize,
     /// Largest WRITE in bytes, at most 1 MiB.
     pub max_write: u32,
     /// Largest readahead in bytes; the mount's device is raised to it when permitted.
@@ -54,6 +74,12 @@ impl Default for Config {
         Self {
             mount: MountOptions::default(),
             reactors: None,
+            steady: None,
+            ring: None,
+            passthrough: false,
+            pin: false,
+            transfer: Transfer::default(),
+            pipe_slots: pipes::SLOTS,
             max_write: 1 << 20,
             max_readahead: 1 << 20,
             max_background: 256,
@@ -67,6 +93,14 @@ impl Default for Config {
     }
 }
 
+impl Config {
+    /// Reactors for a machine of so many cores: twice as many up to 8, since one may be copying a megabyte or waiting for a disk; from
+    /// 32 cores on a fourth of them, up to 16: each copies some 5 GB/s, and more only take requests from one another.
+    pub fn reactors_for(cores: usize) -> usize {
+        cores.saturating_mul(2).min(8).max(cores / 4).clamp(2, 16)
+    }
+}
+
 /// Why a session did not start.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
@@ -77,6 +111,10 @@ pub enum StartError {
     Init(#[from] InitError),
     #[error("the kernel sent no INIT within {} s", INIT_WAIT.as_secs())]
     NoInit,
+    #[error(
+        "the kernel agreed to FUSE over io_uring and then refused a ring ({0}); mount without it, by way of /dev/fuse"
+    )]
+    Ring(io::Error),
     #[error("starting the FUSE session: {0}")]
     Io(#[from] io::Error),
 }
@@ -90,6 +128,7 @@ pub struct Session {
     shared: Arc<Shared>,
     negotiated: Negotiated,
     notifier: Notifier,
+    ring_bytes: usize,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -102,8 +141,11 @@ pub(crate) struct Shared {
     /// Every reactor ends.
     pub(crate) stop: Arc<AtomicBool>,
     pub(crate) peers: Vec<Arc<reactor::Peer>>,
-    /// Reactors that have not ended and look after the device.
+    /// Requests come through rings, whose reactors cannot stand in for one another.
+    pub(crate) has_rings: bool,
+    /// Reactors that have not ended and wait for nobody.
     pub(crate) running: Mutex<usize>,
+    pub(crate) spares: Spares,
     ended: Condvar,
     notifier: Notifier,
 }
@@ -118,13 +160,29 @@ impl Session {
     ) -> Result<Self, StartError> {
         let Mounted { device, path } = mount::mount(mountpoint, &config.mount)?;
         let guard = Unmount(&path);
+        let rings = prepare_rings(config);
+        let config = &Config { ring: config.ring.filter(|_| !rings.is_empty()), ..config.clone() };
         let negotiated = shake_hands(&device, config)?;
+        let rings = if negotiated.flags & flag::OVER_IO_URING != 0 { rings } else { without(rings) };
         let stop = Arc::new(AtomicBool::new(false));
         let device = Arc::new(device);
+        let backings = (negotiated.flags & flag::PASSTHROUGH != 0).then(|| Backings(Arc::clone(&device)));
+        if config.passthrough && backings.is_none() {
+            tracing::warn!("this kernel has no FUSE passthrough (Linux 6.9): files are read without");
+        }
+        handler.started(backings);
         let notifier = notify::start(Arc::clone(&device), config.notify_queue, Arc::clone(&stop))?;
-        let count = config.reactors.unwrap_or_else(|| cores().saturating_mul(2).min(8)).max(2);
-        let later_max = config.later_max.div_ceil(count).max(1);
-        let peer = |_| Ok(Arc::new(reactor::Peer::new(Inbox::new()?, later_max)));
+        let of_device = match rings.is_empty() {
+            true => config.reactors.unwrap_or_else(|| Config::reactors_for(cores())).max(2),
+            false => 1,
+        };
+        let later_max = config.later_max.div_ceil(of_device).max(1);
+        // What a ring has under way is bounded by its entries.
+        let peer = |index| {
+            let later_max = if index < of_device { later_max } else { usize::MAX };
+            Ok(Arc::new(reactor::Peer::new(Inbox::new()?, later_max)))
+        };
+        let count = of_device + rings.len();
         let peers = (0..count).map(peer).collect::<io::Result<Vec<_>>>()?;
         let shared = Arc::new(Shared {
             handler,
@@ -133,16 +191,19 @@ impl Session {
             interrupt_grace: config.interrupt_grace,
             stop,
             peers,
+            has_rings: !rings.is_empty(),
             running: Mutex::new(count),
+            spares: Spares::new(config.steady.unwrap_or(count).max(2)),
             ended: Condvar::new(),
             notifier: notifier.clone(),
         });
-        let threads = start_reactors(&shared, &device, negotiated)?;
+        let ring_bytes = rings.iter().map(Commands::entries).sum::<usize>() * RingOptions::entry_bytes();
+        let threads = start_reactors(&shared, &device, rings, negotiated, config)?;
         std::mem::forget(guard);
         if let Err(error) = mount::raise_read_ahead(&path, negotiated.max_readahead / 1024) {
             tracing::info!(%error, "readahead stays at the kernel's default: raising it needs root");
         }
-        Ok(Self { path, shared, negotiated, notifier, threads })
+        Ok(Self { path, shared, negotiated, notifier, ring_bytes, threads })
     }
 
     /// Blocks until the mount is gone and its last request answered, but for those that wait for others.
@@ -176,6 +237,11 @@ impl Session {
     /// The mount point, absolute.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Bytes of address space of the rings' entries, 0 without rings; those that were used once are resident.
+    pub fn ring_bytes(&self) -> usize {
+        self.ring_bytes
     }
 
     /// Requests served so far.
@@ -255,6 +321,19 @@ fn cores() -> usize {
     thread::available_parallelism().map_or(1, usize::from)
 }
 
+/// Keeps this thread on one of the cores that it may use.
+fn stay_on_core(index: usize) {
+    let pinned = sched_getaffinity(None).and_then(|allowed| {
+        let cores: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|core| allowed.is_set(*core)).collect();
+        let mut one = CpuSet::new();
+        one.set(cores[index % cores.len().max(1)]);
+        sched_setaffinity(None, &one)
+    });
+    if let Err(error) = pinned {
+        tracing::warn!(%error, "a reactor cannot be kept on one core");
+    }
+}
+
 /// A clone of its own for a reactor; where users may not open /dev/fuse themselves, the one that fusermount3 passed.
 fn clone_or_share(device: &Arc<Device>) -> Arc<Device> {
     device.try_clone().map(Arc::new).unwrap_or_else(|error| {
@@ -263,25 +342,65 @@ fn clone_or_share(device: &Arc<Device>) -> Arc<Device> {
     })
 }
 
+/// The rings that `config` asks for; none when the kernel has no io_uring for us.
+fn prepare_rings(config: &Config) -> Vec<Commands> {
+    let Some(options) = config.ring else { return Vec::new() };
+    ring::prepare(options, config.reactors).unwrap_or_else(|error| {
+        tracing::warn!(%error, "FUSE over io_uring: no ring can be made, requests come over /dev/fuse");
+        Vec::new()
+    })
+}
+
+/// No rings, since the kernel did not agree to them.
+fn without(rings: Vec<Commands>) -> Vec<Commands> {
+    if !rings.is_empty() {
+        tracing::warn!("FUSE over io_uring: {}. Requests come over /dev/fuse", ring::why_not_offered());
+    }
+    Vec::new()
+}
+
+/// Returns when each of them is ready: the kernel holds all requests back until every ring is registered.
 fn start_reactors(
     shared: &Arc<Shared>,
     device: &Arc<Device>,
+    rings: Vec<Commands>,
     negotiated: Negotiated,
-) -> io::Result<Vec<JoinHandle<()>>> {
-    let count = shared.peers.len();
-    let mut reactors = Vec::with_capacity(count);
-    for (index, peer) in shared.peers.iter().enumerate() {
-        let device = if index == 0 { Arc::clone(device) } else { clone_or_share(device) };
-        reactors.push(Reactor::new(Arc::clone(shared), Arc::clone(peer), device, negotiated.max_write)?);
-    }
-    let mut threads = Vec::with_capacity(count);
-    for (index, mut reactor) in reactors.into_iter().enumerate() {
-        let ended = Ended(Arc::clone(shared), Arc::clone(&shared.peers[index]));
+    config: &Config,
+) -> Result<Vec<JoinHandle<()>>, StartError> {
+    let of_device = shared.peers.len() - rings.len();
+    let has_own = |index| if index == 0 { Arc::clone(device) } else { clone_or_share(device) };
+    let mut sources: Vec<Source> = (0..of_device).map(|index| Source::Device(has_own(index))).collect();
+    sources.extend(rings.into_iter().map(|ring| Source::Ring(Box::new(ring), Arc::clone(device))));
+    let mut threads = Vec::with_capacity(sources.len());
+    let (ready, are_ready) = mpsc::channel();
+    for (index, source) in sources.into_iter().enumerate() {
+        let (shared, peer, ready) = (Arc::clone(shared), Arc::clone(&shared.peers[index]), ready.clone());
+        let pipes = Pipes::new(config.transfer, config.pipe_slots);
+        // A ring is the only one that takes the requests of its core.
+        let is_spare = !shared.has_rings && index >= shared.spares.first();
+        // Each ring has its core; the one that looks after the device beside them goes wherever there is room.
+        let core = if shared.has_rings { index.checked_sub(of_device) } else { Some(index) };
+        let core = core.filter(|_| config.pin);
         threads.push(thread::Builder::new().name(format!("sluice-fuse-{index}")).spawn(move || {
-            let _ended = ended;
-            reactor.run();
+            let _ended = Ended(Arc::clone(&shared), Arc::clone(&peer));
+            if let Some(core) = core {
+                stay_on_core(core);
+            }
+            let is_ring = matches!(source, Source::Ring(..));
+            match Reactor::new(shared, peer, source, negotiated.max_write, pipes, is_spare) {
+                Ok(mut reactor) => {
+                    let _ = ready.send(Ok(()));
+                    drop(ready);
+                    reactor.run();
+                }
+                Err(error) => {
+                    let _ = ready.send(Err(if is_ring { StartError::Ring(error) } else { error.into() }));
+                }
+            }
         })?);
     }
+    drop(ready);
+    are_ready.iter().collect::<Result<(), StartError>>()?;
     Ok(threads)
 }
 

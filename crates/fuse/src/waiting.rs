@@ -1,9 +1,8 @@
 //! Where INTERRUPT finds the requests that are not answered yet.
 
-use crate::device::Device;
+use crate::channel::Way;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 use tokio::sync::oneshot;
 
 /// INTERRUPTs remembered that came for no known request. The kernel may send one before the reactor with the request
@@ -23,8 +22,8 @@ struct Interrupts {
 enum Known {
     /// A task answers, which is told.
     Task(oneshot::Sender<()>),
-    /// A thread answers, which cannot be told. Somebody else may by then, over this device.
-    Thread { device: Arc<Device>, interrupted: bool },
+    /// A thread answers, which cannot be told. Somebody else may by then, this way.
+    Thread { way: Way, interrupted: bool },
 }
 
 impl Interrupts {
@@ -52,19 +51,19 @@ impl Waiting {
         self.0.lock().known.remove(&unique);
     }
 
-    /// A thread answers `unique` over `device`, unless somebody else has by then. True when it is interrupted already.
-    pub(crate) fn enter_thread(&self, unique: u64, device: &Arc<Device>) -> bool {
+    /// A thread answers `unique` and goes this `way`, unless somebody else has by then. True when it is interrupted already.
+    pub(crate) fn enter_thread(&self, unique: u64, way: Way) -> bool {
         let mut interrupts = self.0.lock();
         let interrupted = interrupts.take_early(unique);
-        interrupts.known.insert(unique, Known::Thread { device: Arc::clone(device), interrupted });
+        interrupts.known.insert(unique, Known::Thread { way, interrupted });
         interrupted
     }
 
     /// Whoever gets `Some` answers; the flag tells whether it was interrupted.
-    pub(crate) fn take_thread(&self, unique: u64) -> Option<(Arc<Device>, bool)> {
+    pub(crate) fn take_thread(&self, unique: u64) -> Option<(Way, bool)> {
         let mut interrupts = self.0.lock();
         match interrupts.known.remove(&unique)? {
-            Known::Thread { device, interrupted } => Some((device, interrupted)),
+            Known::Thread { way, interrupted } => Some((way, interrupted)),
             task @ Known::Task(_) => {
                 interrupts.known.insert(unique, task);
                 None
@@ -80,8 +79,8 @@ impl Waiting {
                 let _ = sender.send(());
                 false
             }
-            Some(Known::Thread { device, interrupted }) => {
-                interrupts.known.insert(unique, Known::Thread { device, interrupted: true });
+            Some(Known::Thread { way, interrupted }) => {
+                interrupts.known.insert(unique, Known::Thread { way, interrupted: true });
                 !interrupted
             }
             None => {

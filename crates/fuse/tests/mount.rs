@@ -1,12 +1,14 @@
-//! A session behind a real mount. Needs root and /dev/fuse.
+//! A session behind a real mount. Needs root and /dev/fuse. With `SLUICE_TEST_FUSE_TRANSPORT=uring` most go by rings.
 
 #[path = "../examples/toy/memory.rs"]
 mod memory;
+#[path = "../../../tests/src/uring.rs"]
+mod uring;
 
 use memory::Toy;
 use rustix::fs::{Mode, OFlags};
 use rustix::mount::UnmountFlags;
-use sluice_fuse::{Class, Config, MountError, Session, StartError};
+use sluice_fuse::{Class, Config, MountError, RingOptions, Session, StartError};
 use std::fs;
 use std::io::{ErrorKind, Read};
 use std::os::unix::fs::FileExt;
@@ -41,7 +43,12 @@ impl Setup {
         let directory = tempfile::tempdir().unwrap();
         let toy = Arc::new(Toy::default());
         let config = Config { reactors: Some(2), interrupt_grace: Duration::from_millis(100), ..config };
+        let is_ring = std::env::var_os("SLUICE_TEST_FUSE_TRANSPORT").is_some_and(|how| how == "uring");
+        let config = Config { ring: is_ring.then(RingOptions::default), ..config };
+        let consent = is_ring.then(|| uring::UringConsent::set(true));
         let session = Session::start(&config, directory.path(), toy.clone(), runtime.handle().clone()).unwrap();
+        drop(consent);
+        assert_eq!(session.ring_bytes() > 0, is_ring);
         Self { session, toy, runtime, directory }
     }
 

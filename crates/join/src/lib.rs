@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 pub mod group;
+mod lanes;
 mod link;
 pub mod methods;
 pub mod node;
@@ -17,6 +18,7 @@ mod report;
 mod service;
 mod work;
 
+pub use lanes::NodesByThread;
 pub use link::{Callbacks, Kernel, NetLink, Peers, keep};
 pub use overview::{Overview, SessionOverview};
 pub use replayed::{Kept, Replayed};

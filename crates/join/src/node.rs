@@ -2,7 +2,10 @@
 
 use anyhow::Context;
 use sluice_base::{Clock, Entropy, VolumeId};
-use sluice_net::{Client, Server, ServerOptions};
+use sluice_net::{
+    Client, Server, ServerOptions,
+    port::{DataServer, DataServerOptions, PortStats},
+};
 use sluice_node::{
     Elsewhere, Group, GroupOptions, Membership, Node, NodeName, NodeParts, NodeService, follow, message::Join,
 };
@@ -10,7 +13,7 @@ use sluice_object::Store;
 use sluice_run::task::{self, JoinHandle};
 use sluice_store::Cache;
 use sluice_wire::{Hello, LaneClass, PeerKind};
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
 /// How often the slot table is written: what was cached since is fetched again after a crash.
 pub const PERSIST_INTERVAL: Duration = Duration::from_secs(60);
@@ -32,8 +35,8 @@ pub struct NodeSetup {
     pub weight: u32,
     /// Where it listens.
     pub listen: SocketAddr,
-    /// To how many.
-    pub listening: ServerOptions,
+    /// On what, and to how many.
+    pub listening: Listening,
     /// Its disk.
     pub cache: Cache,
     /// Room of its cache in bytes.
@@ -48,6 +51,56 @@ pub struct NodeSetup {
     pub entropy: Arc<dyn Entropy>,
 }
 
+/// What answers a node's peers.
+pub enum Listening {
+    /// Tasks of the runtime that starts it: where connections are simulated.
+    Tasks(ServerOptions),
+    /// Threads of its own, so that nothing else delays what memory has. What must wait runs on `runtime`.
+    Threads {
+        /// How many, and for how many peers.
+        options: DataServerOptions,
+        /// For what must wait.
+        runtime: tokio::runtime::Handle,
+    },
+}
+
+enum Listener {
+    Tasks(Server),
+    Threads(DataServer),
+}
+
+impl Listener {
+    async fn bind(
+        listening: Listening,
+        address: SocketAddr,
+        service: Arc<NodeService>,
+        clock: Arc<dyn Clock>,
+    ) -> io::Result<Self> {
+        Ok(match listening {
+            Listening::Tasks(options) => Self::Tasks(Server::bind(address, service, options, clock).await?),
+            Listening::Threads { options, runtime } => {
+                Self::Threads(DataServer::bind(address, service, options, clock, runtime)?)
+            }
+        })
+    }
+
+    fn address(&self) -> SocketAddr {
+        match self {
+            Self::Tasks(server) => server.address(),
+            Self::Threads(server) => server.address(),
+        }
+    }
+
+    async fn shutdown(self, grace: Duration) {
+        match self {
+            Self::Tasks(server) => server.shutdown(grace).await,
+            Self::Threads(server) => {
+                let _ = task::spawn_blocking(move || server.shutdown(grace)).await;
+            }
+        }
+    }
+}
+
 /// A node that is a member of its volume's group.
 pub struct NodeWork {
     /// What it reads from.
@@ -56,7 +109,7 @@ pub struct NodeWork {
     pub service: Arc<NodeService>,
     /// It as the server sees it.
     pub membership: Arc<Membership>,
-    listening: Server,
+    listening: Listener,
     working: JoinHandle<()>,
 }
 
@@ -70,7 +123,7 @@ impl NodeWork {
         let node = Arc::new(Node::new(NodeParts { cache, store, elsewhere, clock: clock.clone() }));
         let service = NodeService::new(node.clone(), group.clone(), clock.clone(), volume, name.to_string());
         let service = Arc::new(service);
-        let listening = Server::bind(setup.listen, service.clone(), setup.listening, clock.clone()).await;
+        let listening = Listener::bind(setup.listening, setup.listen, service.clone(), clock.clone()).await;
         let listening = listening.with_context(|| format!("listening at {}", setup.listen))?;
         let (weight, capacity_bytes) = (setup.weight, setup.capacity_bytes);
         let join = Join { name, instance: instance(&*entropy), address: listening.address(), weight, capacity_bytes };
@@ -85,12 +138,22 @@ impl NodeWork {
         self.listening.address()
     }
 
+    /// Counts of the threads that answer peers, if there are such threads.
+    pub fn port_stats(&self) -> Option<PortStats> {
+        match &self.listening {
+            Listener::Tasks(_) => None,
+            Listener::Threads(server) => Some(server.stats()),
+        }
+    }
+
     /// Leaves the group, gives requests under way the time of `grace`, and writes the slot table.
     pub async fn end(self, grace: Duration) {
         self.working.abort();
         self.membership.leave().await;
         self.listening.shutdown(grace).await;
-        persist(&self.node).await;
+        self.node.cache().stop_scrub();
+        let persisted = persist(&self.node).await;
+        self.node.cache().end_scrub(persisted);
     }
 }
 
@@ -106,15 +169,18 @@ async fn work(membership: Arc<Membership>, node: Arc<Node>, persist_interval: Du
     let persist = async {
         loop {
             sluice_run::time::sleep(persist_interval).await;
-            persist(&node).await;
+            let _ = persist(&node).await;
         }
     };
     tokio::join!(keep, follow(&membership.client, &membership.group), persist);
 }
 
-async fn persist(node: &Arc<Node>) {
+/// Whether it was written.
+async fn persist(node: &Arc<Node>) -> bool {
     let node = node.clone();
-    if let Ok(Err(error)) = task::spawn_blocking(move || node.cache().persist_table()).await {
+    let persisted = task::spawn_blocking(move || node.cache().persist_table()).await;
+    if let Ok(Err(error)) = &persisted {
         tracing::warn!(%error, "the cache's table was not written: after a start the cache is colder");
     }
+    matches!(persisted, Ok(Ok(())))
 }

@@ -38,8 +38,13 @@ impl Work {
         self.vfs.stop();
         self.checkpointer.shutdown()?;
         self.vfs.trim_journal();
-        if let Some(Err(error)) = self.cache.as_ref().map(|cache| cache.persist_table()) {
-            tracing::warn!(%error, "the cache's table was not written: the next start finds a colder cache");
+        if let Some(cache) = &self.cache {
+            cache.stop_scrub();
+            let persisted = cache.persist_table();
+            if let Err(error) = &persisted {
+                tracing::warn!(%error, "the cache's table was not written: the next start finds a colder cache");
+            }
+            cache.end_scrub(persisted.is_ok());
         }
         self.cache_sync.iter().for_each(|sync| sync.end());
         self.committer.shutdown();

@@ -196,7 +196,13 @@ impl FileExtents {
 
     /// The file's bytes [range) as extents and holes in order, without gaps. All its spans must be loaded.
     pub fn map(&self, range: Range<u64>) -> Vec<Extent> {
-        let mut out: Vec<Extent> = Vec::new();
+        let mut out = Vec::new();
+        self.for_each(range, |extent| out.push(extent));
+        out
+    }
+
+    /// Hands out what [`FileExtents::map`] collects, one after the other.
+    pub fn for_each(&self, range: Range<u64>, mut then: impl FnMut(Extent)) {
         let mut at = range.start;
         for (number, span) in self.spans.range(range.start / SPAN_BYTES..=range.end.saturating_sub(1) / SPAN_BYTES) {
             let base = number * SPAN_BYTES;
@@ -207,16 +213,20 @@ impl FileExtents {
                 let run = part(run, run.offset.max(from), run.end().min(to));
                 let offset = base + u64::from(run.offset);
                 if offset > at {
-                    out.push(Extent { offset: at, len: offset - at, place: None });
+                    then(Extent { offset: at, len: offset - at, place: None });
                 }
-                out.push(Extent { offset, len: run.len.into(), place: run.place });
+                then(Extent { offset, len: run.len.into(), place: run.place });
                 at = offset + u64::from(run.len);
             }
         }
         if at < range.end {
-            out.push(Extent { offset: at, len: range.end - at, place: None });
+            then(Extent { offset: at, len: range.end - at, place: None });
         }
-        out
+    }
+
+    /// How many runs span `span` has; 0 when it was not loaded.
+    pub fn runs_of(&self, span: u64) -> usize {
+        self.spans.get(&span).map_or(0, |span| span.runs.len())
     }
 
     /// Puts `extent` over what is there and adds to `plan` what must be stored. All its spans must be loaded.

@@ -10,7 +10,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc,
-        atomic::{AtomicU32, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -154,11 +154,23 @@ impl Client {
         body: impl Into<Payload>,
         within: Duration,
     ) -> Result<Reply, CallError> {
+        self.call_watched(class, method, body, within, None).await
+    }
+
+    /// As [`Self::call_on`]; sets `begun` when the first of an answer comes that is received in parts (bulk lanes).
+    pub async fn call_watched(
+        &self,
+        class: LaneClass,
+        method: u16,
+        body: impl Into<Payload>,
+        within: Duration,
+        begun: Option<&Arc<AtomicBool>>,
+    ) -> Result<Reply, CallError> {
         let deadline = self.shared.clock.monotonic() + within;
         let body = body.into().summed();
         loop {
             let lane = self.shared.open_lane(class, deadline).await?;
-            match lane.call(method, body.clone(), deadline).await {
+            match lane.call(method, body.clone(), deadline, begun).await {
                 // It has just ended: nothing was sent, so another may be asked.
                 Err(CallError::NotSent(_)) => self.shared.forget(&lane),
                 done => return done,

@@ -139,7 +139,11 @@ impl<'a, H: Handler> Driver<'a, H> {
             }
             match self.read_once(&mut state.connection) {
                 Ok(0) => state.connection.handle_lost("the peer closed the stream"),
-                Ok(_) => {}
+                Ok(_) => {
+                    if let Some(id) = self.intake.as_mut().and_then(Intake::begun) {
+                        state.begun(id);
+                    }
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => self.readable = false,
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) => state.connection.handle_lost(error.to_string()),

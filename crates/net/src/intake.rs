@@ -3,19 +3,21 @@
 use bytes::{BufMut, Bytes};
 use sluice_base::{Page, Pages};
 use sluice_run::net::TcpStream;
-use sluice_wire::Connection;
+use sluice_wire::{Connection, Kind, RequestId};
 use std::{io, sync::Arc, time::Duration};
 
 /// The body that is being received, if one is.
 pub(crate) struct Intake {
     pages: Arc<Pages>,
     body: Option<(Page, usize)>,
+    /// The answer whose body has just begun.
+    begun: Option<RequestId>,
 }
 
 impl Intake {
     /// For a lane whose bodies go into buffers of `pages`.
     pub(crate) fn new(pages: Arc<Pages>) -> Self {
-        Self { pages, body: None }
+        Self { pages, body: None, begun: None }
     }
 
     /// One read from the stream; returns the bytes that came. What they do to the connection is an event of it.
@@ -25,6 +27,9 @@ impl Intake {
             return read_header(stream, connection, now);
         };
         let length = header.length as usize;
+        if self.body.is_none() && header.kind == Kind::Reply {
+            self.begun = Some(RequestId(header.id));
+        }
         let (page, filled) = self.body.get_or_insert_with(|| (self.pages.take(length), 0));
         let came = stream.try_read(&mut page.as_mut()[*filled..])?;
         *filled += came;
@@ -37,6 +42,13 @@ impl Intake {
             connection.handle_heard(now);
         }
         Ok(came)
+    }
+}
+
+impl Intake {
+    /// The answer that has begun since this was last asked.
+    pub(crate) fn begun(&mut self) -> Option<RequestId> {
+        self.begun.take()
     }
 }
 

@@ -10,7 +10,10 @@ use sluice_wire::{Body, Connection, ConnectionError, Full, Payload, PushNumber, 
 use std::{
     io::{ErrorKind, IoSlice},
     pin::pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 use tokio::sync::{Notify, oneshot};
@@ -42,13 +45,19 @@ pub(crate) struct Lane {
 
 pub(crate) struct State {
     pub(crate) connection: Connection,
-    calls: HashMap<RequestId, oneshot::Sender<Result<Reply, CallError>>>,
+    calls: HashMap<RequestId, Caller>,
     pushes: HashMap<PushNumber, oneshot::Sender<()>>,
     /// Taken from the connection, not yet by the socket.
     unwritten: Vec<Bytes>,
     /// The time that the task will wake at by itself.
     pub(crate) wakes_at: Option<Duration>,
     ended: Option<ConnectionError>,
+}
+
+struct Caller {
+    answer: oneshot::Sender<Result<Reply, CallError>>,
+    /// To be set when the first of the answer comes.
+    begun: Option<Arc<AtomicBool>>,
 }
 
 impl Lane {
@@ -65,9 +74,16 @@ impl Lane {
     }
 
     /// Asks the peer; waits for room, then for the answer. To drop the future cancels the request.
-    pub(crate) async fn call(&self, method: u16, body: Payload, deadline: Duration) -> Result<Reply, CallError> {
+    /// `begun` is set when the first of a large answer comes.
+    pub(crate) async fn call(
+        &self,
+        method: u16,
+        body: Payload,
+        deadline: Duration,
+        begun: Option<&Arc<AtomicBool>>,
+    ) -> Result<Reply, CallError> {
         let body = body.summed();
-        let (id, answer) = self.when_room(deadline, || self.ask(method, &body, deadline)).await?;
+        let (id, answer) = self.when_room(deadline, || self.ask(method, &body, deadline, begun)).await?;
         drop(body);
         let guard = CancelOnDrop { lane: self, id };
         // The connection keeps the deadline, and tells the peer.
@@ -81,11 +97,12 @@ impl Lane {
         method: u16,
         body: &Payload,
         deadline: Duration,
+        begun: Option<&Arc<AtomicBool>>,
     ) -> Result<(RequestId, oneshot::Receiver<Result<Reply, CallError>>), Full> {
         let mut state = self.state.lock();
         let id = state.connection.request(self.clock.monotonic(), method, body, Some(deadline))?;
         let (sender, receiver) = oneshot::channel();
-        state.calls.insert(id, sender);
+        state.calls.insert(id, Caller { answer: sender, begun: begun.cloned() });
         self.send(&mut state);
         if state.wakes_at.is_none_or(|at| deadline < at) {
             self.wake.notify_one();
@@ -208,7 +225,14 @@ impl State {
     /// Hands an answer to its caller, if there still is one.
     pub(crate) fn answer(&mut self, id: RequestId, answer: Result<Reply, CallError>) {
         if let Some(caller) = self.calls.remove(&id) {
-            let _ = caller.send(answer);
+            let _ = caller.answer.send(answer);
+        }
+    }
+
+    /// The first of an answer has come.
+    pub(crate) fn begun(&self, id: RequestId) {
+        if let Some(begun) = self.calls.get(&id).and_then(|caller| caller.begun.as_ref()) {
+            begun.store(true, Ordering::Relaxed);
         }
     }
 
@@ -222,7 +246,7 @@ impl State {
     pub(crate) fn end(&mut self, why: &ConnectionError) {
         self.ended = Some(why.clone());
         for (_, caller) in self.calls.drain() {
-            let _ = caller.send(Err(CallError::Unknown(why.clone())));
+            let _ = caller.answer.send(Err(CallError::Unknown(why.clone())));
         }
         self.pushes.clear();
     }

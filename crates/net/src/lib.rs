@@ -10,13 +10,14 @@
 //! Nothing here has a queue without an end: requests by the limits of the handshake, pushes by [`sluice_wire::PUSHES_MAX`],
 //! connections by [`ServerOptions::connections_max`].
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod client;
 mod driver;
 mod error;
 mod intake;
 mod lane;
+pub mod port;
 mod server;
 
 pub use client::{Callbacks, Client, ClientOptions, LaneState, NoCallbacks};

@@ -116,7 +116,7 @@ impl Peer {
 
     /// Asks it, over the connection that it opened. `within` is the time for room and answer together.
     pub async fn call(&self, method: u16, body: impl Into<Payload>, within: Duration) -> Result<Reply, CallError> {
-        self.lane.call(method, body.into(), self.lane.clock.monotonic() + within).await
+        self.lane.call(method, body.into(), self.lane.clock.monotonic() + within, None).await
     }
 
     /// Says something unasked; returns once it has acted on it.

@@ -1,18 +1,23 @@
 //! The group as a reader uses it: the object's owner is asked, then the next in its order, then the caller goes to the store.
 //!
+//! Who owns a **hot** object and the next in its order are asked in turns (`hot`); the second one fills from the first.
+//!
 //! A slow owner costs little: the next one is asked beside it (`HEDGE_AFTER`), at first for what it has only, so that an owner
 //! which waits for the store does not make two ask the store; the first good answer wins, and the other request is cancelled.
 
 mod hedge;
+mod hot;
 mod link;
+mod warm;
 
 use crate::{
     Elsewhere, Member, Members, NodeName, View,
     message::{ReadSegments, Segment},
 };
 use futures::future::{BoxFuture, FutureExt};
+use hot::Hot;
 use link::{Link, LinkError};
-use sluice_base::{Clock, Entropy, Pages};
+use sluice_base::{Clock, Entropy, ObjectId, Pages};
 use sluice_object::StoredObject;
 use sluice_run::collections::HashMap;
 use sluice_run::lock::Mutex;
@@ -21,7 +26,7 @@ use std::{
     ops::Range,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -88,6 +93,8 @@ pub struct GroupStats {
     pub fallbacks: u64,
     /// Reads that no node answered.
     pub misses: u64,
+    /// Reads of hot objects that were asked of their second owner.
+    pub seconds: u64,
     /// By member: reads that it answered, and their bytes.
     pub by_member: Vec<(NodeName, u64, u64)>,
 }
@@ -102,6 +109,8 @@ pub struct Group {
     pages: Arc<Pages>,
     room: Semaphore,
     stale: Notify,
+    hot: Mutex<Hot>,
+    seconds: AtomicU64,
     hits: AtomicU64,
     hit_bytes: AtomicU64,
     fallbacks: AtomicU64,
@@ -120,6 +129,8 @@ impl Group {
             clock,
             entropy,
             stale: Notify::new(),
+            hot: Mutex::default(),
+            seconds: AtomicU64::new(0),
             hits: AtomicU64::new(0),
             hit_bytes: AtomicU64::new(0),
             fallbacks: AtomicU64::new(0),
@@ -150,7 +161,7 @@ impl Group {
     }
 
     /// A peer knows another list: the server is asked soon.
-    pub(crate) fn saw_epoch(&self, epoch: u32) {
+    pub fn saw_epoch(&self, epoch: u32) {
         if epoch != 0 && epoch != self.members().epoch() {
             self.stale.notify_one();
         }
@@ -177,9 +188,14 @@ impl Group {
 
     async fn read_uncounted(&self, object: StoredObject, range: Range<u32>) -> Result<Vec<Segment>, GroupError> {
         let members = self.members();
-        let owners = members.owners(object.id(), OWNERS_MAX);
+        let mut owners = members.owners(object.id(), OWNERS_MAX);
         if owners.is_empty() {
             return Err(GroupError::Empty);
+        }
+        let now = self.clock.monotonic();
+        if owners.len() > 1 && self.hot.lock().is_seconds_turn(object.id(), range.len() as u32, now) {
+            self.seconds.fetch_add(1, Relaxed);
+            owners.swap(0, 1);
         }
         let _room = self.room.acquire_many(range.len() as u32).await;
         let ask = ReadSegments { object, range, cached_only: false };
@@ -190,9 +206,15 @@ impl Group {
         }
     }
 
-    async fn ask(&self, member: &Member, ask: &ReadSegments, within: Duration) -> Result<Vec<Segment>, LinkError> {
+    async fn ask(
+        &self,
+        member: &Member,
+        ask: &ReadSegments,
+        within: Duration,
+        begun: Option<&Arc<AtomicBool>>,
+    ) -> Result<Vec<Segment>, LinkError> {
         let link = self.link(member);
-        let (segments, epoch) = link.read(ask, within).await?;
+        let (segments, epoch) = link.read(ask, within, begun).await?;
         self.saw_epoch(epoch);
         Ok(segments)
     }
@@ -230,23 +252,48 @@ impl Group {
             hit_bytes: self.hit_bytes.load(Relaxed),
             fallbacks: self.fallbacks.load(Relaxed),
             misses: self.misses.load(Relaxed),
+            seconds: self.seconds.load(Relaxed),
             by_member,
         }
     }
 }
 
-/// A node asks for what it misses where it was before the list changed.
+/// A node asks others for what it misses, before the store: see `Group::holders`.
 impl Elsewhere for Group {
     fn segments(&self, object: StoredObject, range: Range<u32>) -> BoxFuture<'_, Option<Vec<Segment>>> {
-        let before = self.view.lock().previous_owner(object.id(), self.clock.monotonic()).cloned();
-        let Some(before) = before.filter(|member| Some(&member.name) != self.options.own.as_ref()) else {
-            return futures::future::ready(None).boxed();
-        };
+        let holders = self.holders(object.id());
         async move {
             let ask = ReadSegments { object, range, cached_only: true };
-            self.ask(&before, &ask, self.options.previous_time).await.ok()
+            for holder in holders {
+                if let Ok(segments) = self.ask(&holder, &ask, self.options.previous_time, None).await {
+                    return Some(segments);
+                }
+            }
+            None
         }
         .boxed()
+    }
+}
+
+impl Group {
+    /// Who may have an object that this node misses: who is about to leave and had it; its owner of now, as this node is asked in
+    /// his place for what is hot, or when he is slow; its owner of before the list changed.
+    fn holders(&self, object: ObjectId) -> Vec<Member> {
+        let view = self.view.lock();
+        let current = view.current();
+        let candidates = [
+            current.draining_owner(object),
+            current.owner(object),
+            view.previous_owner(object, self.clock.monotonic()),
+        ];
+        let mut holders: Vec<Member> = Vec::new();
+        for member in candidates.into_iter().flatten() {
+            let is_self = Some(&member.name) == self.options.own.as_ref();
+            if !is_self && holders.iter().all(|known| known.name != member.name) {
+                holders.push(member.clone());
+            }
+        }
+        holders
     }
 }
 

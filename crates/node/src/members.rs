@@ -116,11 +116,21 @@ impl Members {
     /// The first `count` members of the object's order: its owner, the one who takes its place, and so on. Weighted rendezvous:
     /// a member's place hangs on itself and the object alone, so that who comes or goes moves only its own share.
     pub fn owners(&self, object: ObjectId, count: usize) -> Vec<&Member> {
+        self.ranked(object, count, Member::effective_weight)
+    }
+
+    /// The member that would own the object if it were not about to leave: who has it, as long as it drains.
+    pub fn draining_owner(&self, object: ObjectId) -> Option<&Member> {
+        let owner = self.ranked(object, 1, |member| member.weight).first().copied()?;
+        (owner.state == State::Draining).then_some(owner)
+    }
+
+    fn ranked(&self, object: ObjectId, count: usize, weight: impl Fn(&Member) -> u32) -> Vec<&Member> {
         let mut ranked: Vec<_> = self
             .list
             .iter()
             .zip(&self.hashes)
-            .filter_map(|(member, hash)| Some((rank::distance(object, *hash, member.effective_weight())?, member)))
+            .filter_map(|(member, hash)| Some((rank::distance(object, *hash, weight(member))?, member)))
             .collect();
         let order = |a: &(u128, &Member), b: &(u128, &Member)| a.0.cmp(&b.0).then_with(|| a.1.name.cmp(&b.1.name));
         if ranked.len() > count {

@@ -1,10 +1,19 @@
 //! What nodes, mounts and the volume's server ask each other; docs/protocol.md, "Node methods", has the layouts.
 
+mod answer;
+mod range;
 mod segments;
+mod warm;
 
+pub use answer::Answer;
+pub use range::{READ_RANGE, READ_RANGE_BYTES, Read, ReadRange};
 pub use segments::{
     BadAnswer, CHECK_SEGMENTS, CheckSegments, READ_SEGMENTS, ReadSegments, Segment, Set, answer, decode_set,
-    encode_set, indices, segments,
+    encode_set, head, indices, segments,
+};
+pub use warm::{
+    FILL, HELD, HELD_MAX, decode_fill, decode_filled, decode_objects, decode_sets, encode_fill, encode_filled,
+    encode_objects, encode_sets,
 };
 
 use crate::{
@@ -48,6 +57,8 @@ pub const FAILED_BUSY: u32 = 9;
 pub const FAILED_GONE: u32 = 10;
 /// Code of a failure: the store did not give the object to the node.
 pub const FAILED_STORE: u32 = 11;
+/// Code of a failure: bytes were asked for that the object does not have; look at its segments.
+pub const FAILED_ABSENT: u32 = 12;
 
 /// The body of [`JOIN`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -94,6 +105,10 @@ pub struct Numbers {
     pub moved_bytes: u64,
     /// Segments in its cache that failed their check.
     pub corrupt_segments: u64,
+    /// How much of its latest scrub is done, 0 to 1000.
+    pub scrub_permille: u64,
+    /// Segments that its last two scrubs found to be bad.
+    pub rotten_segments: u64,
 }
 
 /// A member as [`GROUP`] shows it.
@@ -199,10 +214,12 @@ pub fn decode_group(mut bytes: &[u8]) -> Option<Vec<MemberStatus>> {
 
 impl Numbers {
     fn put(&self, out: &mut Vec<u8>) {
-        let Self { used_bytes, hits, misses, failures, served_bytes, filled_bytes, moved_bytes, corrupt_segments } =
-            *self;
-        let all = [used_bytes, hits, misses, failures, served_bytes, filled_bytes, moved_bytes, corrupt_segments];
-        all.into_iter().for_each(|number| out.put_u64_le(number));
+        let Self { used_bytes, hits, misses, failures, .. } = *self;
+        let Self { served_bytes, filled_bytes, moved_bytes, .. } = *self;
+        let Self { corrupt_segments, scrub_permille, rotten_segments, .. } = *self;
+        let reads = [used_bytes, hits, misses, failures, served_bytes, filled_bytes, moved_bytes];
+        let all = reads.into_iter().chain([corrupt_segments, scrub_permille, rotten_segments]);
+        all.for_each(|number| out.put_u64_le(number));
     }
 
     fn take(bytes: &mut &[u8]) -> Option<Self> {
@@ -216,6 +233,8 @@ impl Numbers {
             filled_bytes: next()?,
             moved_bytes: next()?,
             corrupt_segments: next()?,
+            scrub_permille: next()?,
+            rotten_segments: next()?,
         })
     }
 }

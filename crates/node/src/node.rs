@@ -1,21 +1,25 @@
 //! A node: reads of segments, answered from the cache disk or, once for all who wait, from the store.
 //!
-//! Nothing that touches a disk runs on the threads of the runtime, so that heartbeats and answers from memory never wait for one.
+//! **What memory has is answered at once** ([`Node::answer_now`]), on the thread that took the request; what the disk must be waited for is
+//! brought into memory first, by a bounded number of threads that do nothing else. Nothing else waits for a disk, so
+//! heartbeats and answers from memory do not either.
 //!
-//! **What is on the disk is not checked here before it is sent**: the reader checks it, with CRCs that were kept apart from it, and
-//! tells the node what failed ([`Node::check`]). So the bytes are looked at once on their way, where they are used.
+//! **Whole segments are sent by the kernel, unread** ([`sluice_store::Region`]): the reader checks them, with CRCs that were kept apart
+//! from them, and tells the node what failed ([`Node::check`]). So the bytes are looked at once on their way, where they are used; and
+//! once more here when they come from the disk. Parts of segments are copied, from segments that were checked here.
 
 mod fills;
+mod gather;
+mod warm;
 
 pub use fills::Elsewhere;
 
-use crate::message::{self, CheckSegments, Numbers, ReadSegments, Segment, Set, indices};
-use bytes::Bytes;
+use crate::message::{self, Answer, CheckSegments, Numbers, Read, Set, indices};
 use fills::Fills;
-use sluice_base::{Clock, ObjectId, Pages, limits::SEGMENT_BYTES};
+use gather::{Gather, Lack};
+use sluice_base::{Clock, limits::SEGMENT_BYTES};
 use sluice_object::{Store, StoreStats};
-use sluice_run::Bug;
-use sluice_store::{Cache, Pin, ReadError};
+use sluice_store::{Cache, ScrubStatus};
 use std::{
     ops::Range,
     sync::{
@@ -25,10 +29,10 @@ use std::{
 };
 use tokio::sync::Semaphore;
 
-/// Reads of the cache disk at once, each with at most 4 MiB for its answer: 64 MiB. What waits to be sent is bounded by its lane.
+/// Reads that wait for the cache disk at once: what keeps an NVMe disk busy, and a thread each.
 const READS_MAX: usize = 16;
-/// Buffers for answers that are kept for the next ones: what four readers of 1 MiB have under way.
-const IDLE_BYTES_MAX: usize = 8 << 20;
+/// Rounds of fetching what is missing and looking again. One is usual, and two where a slot is given away meanwhile.
+const ROUNDS_MAX: usize = 8;
 
 /// Why a read has no answer. The reader asks the next owner, or the store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,6 +49,9 @@ pub enum NodeError {
     /// The store did not give it.
     #[error("{0}")]
     Store(String),
+    /// These bytes were never stored.
+    #[error("the object does not have these bytes")]
+    Absent,
 }
 
 impl NodeError {
@@ -55,6 +62,7 @@ impl NodeError {
             Self::Busy => message::FAILED_BUSY,
             Self::Gone => message::FAILED_GONE,
             Self::Store(_) => message::FAILED_STORE,
+            Self::Absent => message::FAILED_ABSENT,
         }
     }
 }
@@ -76,7 +84,8 @@ pub struct Node {
     cache: Cache,
     fills: Arc<Fills>,
     reads: Semaphore,
-    pages: Arc<Pages>,
+    /// Objects that are brought before anybody reads them.
+    warming: Semaphore,
     counters: Arc<Counters>,
 }
 
@@ -94,58 +103,103 @@ fn set_of(range: &Range<u32>) -> Set {
     range.clone().fold(0, |set, index| set | 1 << index)
 }
 
-fn known(segments: &[Segment]) -> Set {
-    segments.iter().fold(0, |set, segment| set | 1 << segment.index)
-}
-
 impl Node {
     /// A node of these parts. Its methods are called on a runtime of tokio.
     pub fn new(parts: NodeParts) -> Self {
         let counters = Arc::new(Counters::default());
         let cache = parts.cache.clone();
         let fills = Arc::new(Fills::new(parts, counters.clone()));
-        let (reads, pages) = (Semaphore::new(READS_MAX), Pages::new(IDLE_BYTES_MAX));
-        Self { cache, fills, reads, pages, counters }
+        let warming = Semaphore::new(warm::WARMING_MAX);
+        Self { cache, fills, reads: Semaphore::new(READS_MAX), warming, counters }
     }
 
-    /// The segments asked for, in their order. Those from the disk are as it gives them: sound unless it is rotten.
-    pub async fn read(&self, ask: &ReadSegments) -> Result<Vec<Segment>, NodeError> {
-        let outcome = self.read_uncounted(ask).await;
-        match &outcome {
-            Ok(segments) => {
-                let bytes: usize = segments.iter().map(|segment| segment.bytes.len()).sum();
-                self.counters.served_bytes.fetch_add(bytes as u64, Relaxed);
+    /// The answer, if memory has all of it. To be called on any thread: it waits for nothing.
+    pub fn answer_now(&self, read: &Read) -> Option<Result<Answer, NodeError>> {
+        let mut gather =
+            Gather { cache: self.cache.clone(), read: read.clone(), fetched: Vec::new(), holes: 0, lost: 0 };
+        let mut answer = gather.answer(false);
+        if let Err(Lack::Missing(missing)) = answer {
+            gather.holes = self.fills.holes(read.object().id());
+            if missing & !gather.holes != 0 {
+                return read.cached_only().then_some(Err(NodeError::NotHere));
             }
+            answer = gather.answer(false);
+        }
+        let answer = match answer {
+            Ok(answer) => Ok(answer),
+            Err(Lack::Absent) => Err(NodeError::Absent),
+            Err(Lack::Missing(_) | Lack::NotResident | Lack::Broken(_)) => return None,
+        };
+        self.counters.hits.fetch_add(1, Relaxed);
+        self.count(&answer);
+        Some(answer)
+    }
+
+    /// The answer, with what the disk must be waited for and what must be fetched. What comes from the disk is as it gives it: sound
+    /// unless it is rotten.
+    pub async fn answer(&self, read: &Read) -> Result<Answer, NodeError> {
+        let answer = self.answer_uncounted(read).await;
+        self.count(&answer);
+        answer
+    }
+
+    fn count(&self, answer: &Result<Answer, NodeError>) {
+        match answer {
+            Ok(answer) => drop(self.counters.served_bytes.fetch_add(answer.len() as u64, Relaxed)),
             Err(NodeError::NotHere) => {}
             Err(_) => drop(self.counters.failures.fetch_add(1, Relaxed)),
         }
-        outcome
     }
 
-    async fn read_uncounted(&self, ask: &ReadSegments) -> Result<Vec<Segment>, NodeError> {
-        let object = ask.object.id();
-        let mut is_second = false;
-        let mut segments = loop {
-            let mut segments = self.cached(object, ask.range.clone()).await;
-            let missing = set_of(&ask.range) & !known(&segments) & !self.fills.holes(object);
-            if missing == 0 || Bug::MissIsAbsent.is_planted() {
-                self.counters.hits.fetch_add(1, Relaxed);
-                break segments;
-            }
-            if ask.cached_only {
+    async fn answer_uncounted(&self, read: &Read) -> Result<Answer, NodeError> {
+        let object = read.object();
+        let holes = self.fills.holes(object.id());
+        let mut gather = Gather { cache: self.cache.clone(), read: read.clone(), fetched: Vec::new(), holes, lost: 0 };
+        let (mut is_hit, mut is_second) = (true, false);
+        // Each round that fails has fetched some, or found that the disk lacks or loses some.
+        for _ in 0..ROUNDS_MAX {
+            let lack = match self.gathered(&mut gather).await {
+                Ok(answer) => {
+                    let counter = if is_hit { &self.counters.hits } else { &self.counters.misses };
+                    counter.fetch_add(1, Relaxed);
+                    return Ok(answer);
+                }
+                Err(lack) => lack,
+            };
+            let missing = match lack {
+                Lack::Missing(missing) => missing,
+                Lack::Broken(lost) => {
+                    gather.lost |= lost;
+                    continue;
+                }
+                Lack::Absent => return Err(NodeError::Absent),
+                Lack::NotResident => return Err(NodeError::Busy),
+            };
+            if read.cached_only() {
                 return Err(NodeError::NotHere);
             }
-            if let Some(found) = self.fills.fetch(ask.object, missing, is_second).await? {
-                self.counters.misses.fetch_add(1, Relaxed);
-                segments.extend(found);
-                break segments;
+            match self.fills.fetch(object, missing, is_second || missing & gather.lost != 0).await? {
+                Some(found) => {
+                    gather.fetched.extend(found);
+                    is_hit = false;
+                }
+                None => is_second = true,
             }
-            is_second = true;
-        };
-        let holes = set_of(&ask.range) & !known(&segments);
-        segments.extend(ask.range.clone().filter(|index| holes >> index & 1 != 0).map(Segment::absent));
-        segments.sort_unstable_by_key(|segment| segment.index);
-        Ok(segments)
+            gather.holes = self.fills.holes(object.id());
+        }
+        Err(NodeError::Store("its cache loses the object while it is read".into()))
+    }
+
+    /// What `gather` comes to, on a thread that may wait for the disk if it must be waited for.
+    async fn gathered(&self, gather: &mut Gather) -> Result<Answer, Lack> {
+        match gather.answer(false) {
+            Err(Lack::NotResident) => {}
+            done => return done,
+        }
+        let Ok(_turn) = self.reads.acquire().await else { return Err(Lack::NotResident) };
+        let gather = gather.clone();
+        let answer = sluice_run::task::spawn_blocking(move || gather.answer(true));
+        answer.await.unwrap_or(Err(Lack::NotResident))
     }
 
     /// Reads segments that failed a reader's check, and gives up the slot of those that fail it here too. Returns these.
@@ -155,21 +209,11 @@ impl Node {
         sluice_run::task::spawn_blocking(move || check_present(&cache, check)).await.unwrap_or(0)
     }
 
-    /// Those that are on the disk.
-    async fn cached(&self, object: ObjectId, range: Range<u32>) -> Vec<Segment> {
-        let Some(pin) = self.cache.pin(object) else { return Vec::new() };
-        if pin.absent(range.start, range.len() as u32).len() == range.len() {
-            return Vec::new();
-        }
-        let Ok(_turn) = self.reads.acquire().await else { return Vec::new() };
-        let (cache, pages) = (self.cache.clone(), self.pages.clone());
-        let read = sluice_run::task::spawn_blocking(move || read_present(&cache, &pages, pin, range));
-        read.await.unwrap_or_default()
-    }
-
     /// Counts since the start, and sizes.
     pub fn numbers(&self) -> Numbers {
         let (cache, counters) = (self.cache.stats(), &self.counters);
+        let scrub = self.cache.scrub_status();
+        let permille = |scrub: &ScrubStatus| u64::from(scrub.slots_done) * 1000 / u64::from(scrub.slots).max(1);
         Numbers {
             used_bytes: cache.clean_bytes,
             hits: counters.hits.load(Relaxed),
@@ -179,6 +223,8 @@ impl Node {
             filled_bytes: counters.filled_bytes.load(Relaxed),
             moved_bytes: counters.moved_bytes.load(Relaxed),
             corrupt_segments: cache.corrupt_segments,
+            scrub_permille: scrub.as_ref().map_or(0, permille),
+            rotten_segments: scrub.as_ref().map_or(0, ScrubStatus::rotten),
         }
     }
 
@@ -198,30 +244,6 @@ impl Node {
     }
 }
 
-/// Reads the runs of present segments. One that the disk does not give counts as missing.
-fn read_present(cache: &Cache, pages: &Arc<Pages>, pin: Pin, range: Range<u32>) -> Vec<Segment> {
-    let object = pin.object();
-    let mut found = Vec::with_capacity(range.len());
-    for run in present_runs(&pin, range) {
-        let lens: Vec<usize> = run.clone().map(|index| pin.sum(index).len as usize).collect();
-        let mut page = pages.take(lens.iter().sum());
-        if let Err(error) = pin.read_unchecked(run.start, page.as_mut()) {
-            tracing::warn!(%object, %error, "a cached segment cannot be read");
-            if let ReadError::Corrupt { index } = error {
-                cache.retire(object, index);
-            }
-            continue;
-        }
-        let mut bytes = Bytes::from_owner(page);
-        found.extend(run.zip(lens).map(|(index, len)| Segment {
-            index,
-            bytes: bytes.split_to(len),
-            crc: pin.sum(index).crc,
-        }));
-    }
-    found
-}
-
 fn check_present(cache: &Cache, check: CheckSegments) -> Set {
     let object = check.object;
     let Some(pin) = cache.pin(object) else { return 0 };
@@ -236,16 +258,4 @@ fn check_present(cache: &Cache, check: CheckSegments) -> Set {
     drop(pin);
     indices(damaged).for_each(|index| cache.retire(object, index));
     damaged
-}
-
-/// Runs of present segments that lie behind each other without a gap: only the last of each may be short.
-fn present_runs(pin: &Pin, range: Range<u32>) -> Vec<Range<u32>> {
-    let mut runs: Vec<Range<u32>> = Vec::new();
-    for index in range.filter(|index| pin.has(*index, 1)) {
-        match runs.last_mut() {
-            Some(run) if run.end == index && pin.sum(index - 1).len as usize == SEGMENT_BYTES => run.end += 1,
-            _ => runs.push(index..index + 1),
-        }
-    }
-    runs
 }

@@ -1,23 +1,31 @@
 //! A node as its peers see it.
 //!
-//! **Memory per peer is bounded**: by segments that it has asked for and that its lane has not taken yet, and behind that by
-//! the lane. A peer that does not read waits for itself alone, because reads run in tasks of their own: what a handler holds
-//! while its lane is full is the peer's share, never a turn at the disk or at the store.
+//! **What a peer may hold is bounded**: an answer counts against the share of its connection until the last of it was given to the
+//! socket, be it memory or slots that are kept in place. A peer that does not read waits for itself alone, because reads run in tasks of
+//! their own: what a handler holds while its lane is full is the peer's share, never a turn at the disk or at the store. A peer
+//! that takes nothing at all for half a minute loses its connection, and so what it holds.
 
 use crate::{
     Group, Node, NodeError,
-    message::{self, CHECK_SEGMENTS, CheckSegments, READ_SEGMENTS, ReadSegments},
+    message::{
+        self, CHECK_SEGMENTS, CheckSegments, FILL, HELD, READ_RANGE, READ_SEGMENTS, Read, ReadRange, ReadSegments,
+    },
 };
-use sluice_base::{Clock, VolumeId, limits::SEGMENTS_PER_OBJECT};
-use sluice_net::{Failure, Peer, Refusal, Service};
+use futures::future::FutureExt;
+use sluice_base::{Clock, VolumeId, crc::crc32c, limits::SEGMENTS_PER_OBJECT};
+use sluice_net::{
+    Failure, Peer, Refusal, Service,
+    port::{Answer as Reply, DataPeer, DataService},
+};
+use sluice_object::StoredObject;
 use sluice_run::collections::HashMap;
 use sluice_run::lock::Mutex;
 use sluice_run::{task::JoinSet, time::timeout};
-use sluice_wire::{ConnectionError, Hello, Payload, Request, Welcome};
+use sluice_wire::{ConnectionError, Hello, Payload, Request, RequestRef, Welcome};
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 use tokio::sync::Semaphore;
 
-/// Segments of answers that one connection may have under way before its lane takes them: four whole objects, 16 MiB.
+/// Segments of answers that one connection may have under way until they are with the socket: four whole objects, 16 MiB.
 const SEGMENTS_MAX: usize = 4 * SEGMENTS_PER_OBJECT;
 /// The asker is told so long before it stops waiting that the store is slow: it would believe that the node is.
 const EARLY: Duration = Duration::from_millis(250);
@@ -39,7 +47,12 @@ struct Share {
     segments: Arc<Semaphore>,
     /// Checks read the disk and gain the asker nothing: one at a time.
     checks: Arc<Semaphore>,
+    /// Objects to be filled that it may be waiting for.
+    fills: Arc<Semaphore>,
 }
+
+/// Fills that one connection may wait for: a mount asks for eight at once.
+const FILLS_MAX: usize = 16;
 
 impl NodeService {
     /// Serves `node`, called `name`, to peers of `volume`; `group` is what it knows of the others, `clock` that of the server
@@ -53,31 +66,138 @@ impl NodeService {
         self.shares.lock().len()
     }
 
-    async fn read(&self, ask: ReadSegments, deadline: Option<Duration>) -> Result<Payload, NodeError> {
-        let (object, node) = (ask.object.id(), self.node.clone());
-        // Ends with this future.
-        let mut task = JoinSet::new();
-        task.spawn(async move { node.read(&ask).await });
-        let patience = deadline.map_or(Duration::MAX, |at| at.saturating_sub(self.clock.monotonic() + EARLY));
-        match timeout(patience, task.join_next()).await {
-            Ok(Some(Ok(read))) => Ok(message::answer(object, &read?)),
-            Ok(_) => Err(NodeError::Store("reading it failed".into())),
-            Err(_) => Err(NodeError::Store("the store takes long".into())),
+    /// The answer to a request. What can be answered at once is.
+    fn answer(&self, share: &Share, method: u16, body: &[u8], deadline: Option<Duration>) -> Reply {
+        let read = match method {
+            READ_RANGE => ReadRange::decode(body).map(Read::Range),
+            READ_SEGMENTS => ReadSegments::decode(body).map(Read::Segments),
+            CHECK_SEGMENTS => match CheckSegments::decode(body) {
+                Some(check) => return self.check(share, check),
+                None => None,
+            },
+            FILL => match message::decode_fill(body) {
+                Some(object) => return self.fill(share, object, deadline),
+                None => None,
+            },
+            HELD => match message::decode_objects(body) {
+                Some(objects) => return Reply::Now(message::encode_sets(&self.node.held(&objects)).into()),
+                None => None,
+            },
+            other => return Reply::Failed(self.no_method(other)),
+        };
+        let Some(read) = read else { return Reply::Failed(malformed("the request does not parse".into())) };
+        let Ok(room) = share.segments.clone().try_acquire_many_owned(room_for(&read)) else {
+            return self.read_later(share, read, deadline);
+        };
+        match self.node.answer_now(&read) {
+            None => self.read_later(share, read, deadline),
+            Some(Ok(answer)) => Reply::Now(answer.holding(room).into_payload()),
+            Some(Err(error)) => Reply::Failed(failure(&error)),
         }
     }
-}
 
-impl Service for NodeService {
-    async fn hello(&self, hello: &Hello, _: SocketAddr) -> Result<Welcome, Refusal> {
+    fn read_later(&self, share: &Share, read: Read, deadline: Option<Duration>) -> Reply {
+        let (node, clock, segments) = (self.node.clone(), self.clock.clone(), share.segments.clone());
+        let is_cached_only = read.cached_only();
+        let later = async move {
+            let Ok(room) = segments.acquire_many_owned(room_for(&read)).await else {
+                return Err(failure(&NodeError::Busy));
+            };
+            // Ends with this future.
+            let mut task = JoinSet::new();
+            task.spawn(async move { node.answer(&read).await });
+            // Who asks for what is cached only does not make the store wait.
+            let early = if is_cached_only { Duration::ZERO } else { EARLY };
+            let patience = deadline.map_or(Duration::MAX, |at| at.saturating_sub(clock.monotonic() + early));
+            let answer = match timeout(patience, task.join_next()).await {
+                Ok(Some(Ok(answer))) => answer,
+                Ok(_) => Err(NodeError::Store("reading it failed".into())),
+                Err(_) => Err(NodeError::Store("the store takes long".into())),
+            };
+            answer.map(|answer| answer.holding(room).into_payload()).map_err(|error| failure(&error))
+        };
+        Reply::Later(later.boxed())
+    }
+
+    fn check(&self, share: &Share, check: CheckSegments) -> Reply {
+        let Ok(turn) = share.checks.clone().try_acquire_owned() else {
+            return Reply::Failed(Failure::new(message::FAILED_BUSY, "one check at a time"));
+        };
+        let node = self.node.clone();
+        let later = async move {
+            let damaged = node.check(check).await;
+            drop(turn);
+            Ok(message::encode_set(damaged).into())
+        };
+        Reply::Later(later.boxed())
+    }
+
+    /// It goes on when the asker stops waiting.
+    fn fill(&self, share: &Share, object: StoredObject, deadline: Option<Duration>) -> Reply {
+        let Ok(turn) = share.fills.clone().try_acquire_owned() else {
+            return Reply::Failed(Failure::new(message::FAILED_BUSY, "too many fills at once"));
+        };
+        let (node, patience) = (self.node.clone(), self.patience(deadline));
+        let later = async move {
+            let task = sluice_run::task::spawn(async move { node.fill(object).await });
+            let filled = match timeout(patience, task).await {
+                Ok(Ok(filled)) => filled,
+                Ok(Err(_)) => Err(NodeError::Store("fetching it failed".into())),
+                Err(_) => Err(NodeError::Store("the store takes long".into())),
+            };
+            drop(turn);
+            filled.map(|filled| message::encode_filled(filled).into()).map_err(|error| failure(&error))
+        };
+        Reply::Later(later.boxed())
+    }
+
+    /// How long an asker with this deadline is made to wait.
+    fn patience(&self, deadline: Option<Duration>) -> Duration {
+        deadline.map_or(Duration::MAX, |at| at.saturating_sub(self.clock.monotonic() + EARLY))
+    }
+
+    fn no_method(&self, method: u16) -> Failure {
+        malformed(format!("this is the node `{}`, which knows no method {method}: ask the volume's server", self.name))
+    }
+
+    fn let_in(&self, hello: &Hello) -> Result<Welcome, Refusal> {
         match hello.volume.filter(|volume| *volume != self.volume) {
             Some(other) => Err(Refusal::other_volume(other, self.volume)),
             None => Ok(Welcome { volume: self.volume, session: None, name: self.name.clone() }),
         }
     }
 
+    fn begin(&self, connection: u64) {
+        let share = Share {
+            segments: Arc::new(Semaphore::new(SEGMENTS_MAX)),
+            checks: Arc::new(Semaphore::new(1)),
+            fills: Arc::new(Semaphore::new(FILLS_MAX)),
+        };
+        self.shares.lock().insert(connection, share);
+    }
+
+    fn share(&self, connection: u64) -> Result<Share, Failure> {
+        self.shares.lock().get(&connection).cloned().ok_or_else(|| malformed("the connection is gone".into()))
+    }
+}
+
+/// What of a connection's share a read takes.
+fn room_for(read: &Read) -> u32 {
+    read.segments().len() as u32
+}
+
+fn failure(error: &NodeError) -> Failure {
+    Failure::new(error.code(), error.to_string())
+}
+
+/// On a runtime of tasks: where it is simulated.
+impl Service for NodeService {
+    async fn hello(&self, hello: &Hello, _: SocketAddr) -> Result<Welcome, Refusal> {
+        self.let_in(hello)
+    }
+
     fn opened(&self, peer: &Arc<Peer>) {
-        let share = Share { segments: Arc::new(Semaphore::new(SEGMENTS_MAX)), checks: Arc::new(Semaphore::new(1)) };
-        self.shares.lock().insert(peer.number(), share);
+        self.begin(peer.number());
     }
 
     async fn call(&self, peer: &Arc<Peer>, request: Request) -> Result<Payload, Failure> {
@@ -85,33 +205,47 @@ impl Service for NodeService {
         if request.epoch != epoch {
             peer.set_epoch(epoch);
         }
-        let share = self.shares.lock().get(&peer.number()).cloned();
-        let share = share.ok_or_else(|| malformed("the connection is gone".into()))?;
+        let share = self.share(peer.number())?;
         let body = request.body.checked().map_err(|error| malformed(error.to_string()))?;
-        let unparsed = || malformed("the request does not parse".into());
-        match request.method {
-            READ_SEGMENTS => {
-                let ask = ReadSegments::decode(&body).ok_or_else(unparsed)?;
-                let _room = share.segments.acquire_many(ask.range.len() as u32).await;
-                let read = self.read(ask, request.deadline).await;
-                read.map_err(|error| Failure::new(error.code(), error.to_string()))
-            }
-            CHECK_SEGMENTS => {
-                let check = CheckSegments::decode(&body).ok_or_else(unparsed)?;
-                let Ok(_turn) = share.checks.try_acquire() else {
-                    return Err(Failure::new(message::FAILED_BUSY, "one check at a time"));
-                };
-                Ok(message::encode_set(self.node.check(check).await).into())
-            }
-            other => Err(malformed(format!(
-                "this is the node `{}`, which knows no method {other}: ask the volume's server",
-                self.name
-            ))),
+        match self.answer(&share, request.method, &body, request.deadline) {
+            Reply::Now(payload) => Ok(payload),
+            Reply::Failed(failure) => Err(failure),
+            Reply::Later(later) => later.await,
         }
     }
 
     fn gone(&self, peer: &Arc<Peer>, _: &ConnectionError) {
         self.shares.lock().remove(&peer.number());
+    }
+}
+
+/// On threads of their own, without a runtime for what memory has.
+impl DataService for NodeService {
+    fn hello(&self, hello: &Hello, _: SocketAddr) -> Result<Welcome, Refusal> {
+        self.let_in(hello)
+    }
+
+    fn opened(&self, peer: &DataPeer) {
+        self.begin(peer.number);
+    }
+
+    fn call(&self, peer: &DataPeer, request: RequestRef<'_>) -> Reply {
+        let share = match self.share(peer.number) {
+            Ok(share) => share,
+            Err(failure) => return Reply::Failed(failure),
+        };
+        if request.body.unchecked && crc32c(request.body.bytes) != request.body.crc {
+            return Reply::Failed(malformed("the checksum of a body does not match".into()));
+        }
+        self.answer(&share, request.method, request.body.bytes, request.deadline)
+    }
+
+    fn gone(&self, peer: &DataPeer, _: &ConnectionError) {
+        self.shares.lock().remove(&peer.number);
+    }
+
+    fn epoch(&self) -> u32 {
+        self.group.members().epoch()
     }
 }
 

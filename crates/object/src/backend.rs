@@ -72,6 +72,10 @@ pub trait Backend: Send + Sync + 'static {
     fn head<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<u64, StoreError>>;
     /// Removes `key`; what is not there counts as removed.
     fn delete<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<(), StoreError>>;
+    /// Whether requests travel over connections that take time to be opened.
+    fn has_connections(&self) -> bool {
+        false
+    }
     /// Everything below the directory `prefix` ("" for all), in no particular order. Ends at the first error.
     fn list<'a>(&'a self, prefix: &'a str) -> BoxStream<'a, Result<ListEntry, StoreError>>;
 }

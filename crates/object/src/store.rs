@@ -9,12 +9,14 @@
 //!   answers were corrupt or a put found its key taken.
 
 mod blobs;
+mod connected;
 mod objects;
 mod options;
 mod probe;
 mod read;
 mod retry;
 mod stats;
+mod tables;
 
 pub use blobs::VOLUME_MARKER;
 pub use objects::ListedObject;
@@ -27,6 +29,7 @@ use crate::{Backend, FileBackend, MemoryBackend, S3Backend, StoreError, StoreUrl
 use sluice_base::{Entropy, ObjectId, OsEntropy};
 use stats::Counters;
 use std::{fmt, sync::Arc};
+use tables::Tables;
 use tokio::sync::Semaphore;
 
 /// An open store. Clones share everything.
@@ -42,6 +45,7 @@ struct Inner {
     gets: Semaphore,
     puts: Semaphore,
     counters: Counters,
+    tables: Tables,
 }
 
 impl Store {
@@ -63,8 +67,8 @@ impl Store {
         entropy: Arc<dyn Entropy>,
     ) -> Self {
         let (gets, puts) = (Semaphore::new(options.gets_max.max(1)), Semaphore::new(options.puts_max.max(1)));
-        let (place, counters) = (place.into(), Counters::default());
-        Self(Arc::new(Inner { backend, place, options, entropy, gets, puts, counters }))
+        let (place, counters, tables) = (place.into(), Counters::default(), Tables::default());
+        Self(Arc::new(Inner { backend, place, options, entropy, gets, puts, counters, tables }))
     }
 
     /// What has happened so far.

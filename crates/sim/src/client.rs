@@ -33,12 +33,14 @@ impl Mount {
 
     pub fn read(&self, handle: HandleId, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {
         let mut buf = vec![0xa5; len];
-        match waiting(|| self.vfs.read(handle, offset, &mut buf)).map_err(Failure::errno)? {
+        match waiting(|| self.vfs.read(handle, offset, &mut buf, false)).map_err(Failure::errno)? {
             Read::Done(done) => {
                 buf.truncate(done);
                 Ok(buf)
             }
-            Read::Later => block_on(self.vfs.clone().read_later(handle, offset, len)).map(|pieces| pieces.concat()),
+            Read::Later => {
+                block_on(self.vfs.clone().read_later(handle, offset, len, false)).map(|pieces| pieces.concat())
+            }
         }
     }
 

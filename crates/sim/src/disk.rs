@@ -7,6 +7,7 @@ use sluice_base::{
 use sluice_run::simulation;
 use std::{
     io,
+    os::fd::BorrowedFd,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -72,5 +73,20 @@ impl DiskFile for SlowFile {
     }
     fn punch(&self, offset: u64, bytes: u64) -> io::Result<()> {
         self.0.punch(offset, bytes)
+    }
+    fn read_resident_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
+        self.0.read_resident_at(buf, offset)
+    }
+    fn is_resident(&self, offset: u64, bytes: u64) -> io::Result<Option<bool>> {
+        self.0.is_resident(offset, bytes)
+    }
+    fn will_need(&self, offset: u64, bytes: u64) {
+        self.0.will_need(offset, bytes);
+    }
+    fn expect_random(&self) {
+        self.0.expect_random();
+    }
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
 }

@@ -128,14 +128,20 @@ impl Host {
         self.disk.lock().expect("nobody panics with it").used_bytes()
     }
 
-    /// One bit flips in some of the segments that its cache disk holds; returns in how many.
+    /// One bit flips in some of the segments that its cache disk holds; returns in how many. Some of them somebody else reads, so
+    /// that memory has them before the node has looked.
     pub fn rot(&self, rng: &mut SmallRng) -> usize {
         let disk = self.disk.lock().expect("nobody panics with it").clone();
         let slab = Path::new(CACHE).join("slab-00000");
         let segments = self.slots * SEGMENTS_PER_OBJECT as u64;
         let some: Vec<_> = (0..segments).filter(|_| rng.random_ratio(3, 4)).collect();
         let offsets = some.into_iter().map(|at| at * SEGMENT_BYTES as u64 + rng.random_range(0..SEGMENT_BYTES as u64));
-        let flipped = offsets.filter(|offset| disk.flip_bit(&slab, *offset)).count();
+        let flipped: Vec<_> = offsets.filter(|offset| disk.flip_bit(&slab, *offset)).collect();
+        for offset in flipped.iter().filter(|_| rng.random_ratio(1, 2)) {
+            let read = disk.open(&slab).and_then(|slab| slab.read_exact_at(&mut [0], *offset));
+            read.expect("a disk in memory that has this byte");
+        }
+        let flipped = flipped.len();
         self.rotten.fetch_add(flipped as u64, Ordering::SeqCst);
         flipped
     }

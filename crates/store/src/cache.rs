@@ -8,6 +8,7 @@ use crate::{
     entry::{Entry, Hold},
     error::is_full,
     health::Health,
+    scrub::Scrubber,
     slab::Slabs,
     space::Space,
     table::Table,
@@ -22,7 +23,7 @@ use std::{
     io,
     path::PathBuf,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -82,11 +83,14 @@ pub(crate) struct Inner {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) health: Arc<Health>,
     pub(crate) counters: Counters,
-    slabs: Slabs,
+    pub(crate) slabs: Slabs,
     table: Mutex<Table>,
     map: [Mutex<Shard>; SHARDS],
     space: Mutex<Space>,
     next_generation: AtomicU64,
+    /// Of this process; earlier runs had smaller ones.
+    pub(crate) first_generation: u64,
+    pub(crate) scrubber: OnceLock<Arc<Scrubber>>,
 }
 
 #[derive(Default)]
@@ -104,7 +108,7 @@ pub(crate) struct Counters {
     clean_bytes: AtomicU64,
     dirty_bytes: AtomicU64,
     evictions: AtomicU64,
-    corrupt: AtomicU64,
+    pub(crate) corrupt: AtomicU64,
 }
 
 impl Counters {
@@ -217,7 +221,7 @@ impl Cache {
             }
             return Err(error.into());
         }
-        hold.sums.publish(index as usize, SegmentSum { len: stored.len() as u32, crc });
+        hold.sums.publish_verified(index as usize, SegmentSum { len: stored.len() as u32, crc });
         self.0.counters.add_bytes(&hold, stored.len() as u32);
         hold.changed.store(true, Ordering::Release);
         Ok(())
@@ -235,6 +239,40 @@ impl Cache {
         }
         hold.count_use(self.0.now_secs());
         Some(Pin(hold))
+    }
+
+    /// Which segments of an object are present, bit i for segment i. No use of it is counted.
+    pub fn present(&self, object: ObjectId) -> u128 {
+        let Some(entry) = self.0.find(object).filter(|entry| entry.is_dirty() || !self.0.health.is_failed()) else {
+            return 0;
+        };
+        (0..SEGMENTS_PER_OBJECT).fold(0, |set, index| {
+            let kept = entry.sums.get(index);
+            set | u128::from(!kept.is_absent() && !kept.bad) << index
+        })
+    }
+
+    /// A slot for a stored object that is about to be brought and used: it stays while the pin lives, and does not go with the next scan
+    /// that passes through the cache. One that nothing came into is given up by [`Cache::evict`].
+    pub fn prepare(&self, object: ObjectId) -> Result<Pin, CacheError> {
+        let hold = self.0.held_or_installed(object)?;
+        hold.set_uses(hold.uses().max(1));
+        Ok(Pin(hold))
+    }
+
+    /// Somebody is about to use the object: it is not to go with the next scan that passes through the cache.
+    pub fn favour(&self, object: ObjectId) {
+        if let Some(entry) = self.0.find(object) {
+            entry.set_uses(entry.uses().max(1));
+        }
+    }
+
+    /// Gives up the slot of a stored object. Returns the bytes that were in it; none of an object that is not stored yet.
+    pub fn evict(&self, object: ObjectId) -> u32 {
+        let Some(entry) = self.0.find(object).filter(|entry| !entry.is_dirty()) else { return 0 };
+        let bytes = entry.bytes.load(Ordering::Relaxed);
+        self.0.drop_entry(&entry);
+        bytes
     }
 
     /// A segment failed its check, or its disk gave an error. The slot of a stored object is given up. In a dirty slot the
@@ -323,6 +361,16 @@ impl Inner {
         let hold = shard.entries.get(&object).and_then(|entry| entry.hold());
         *if hold.is_some() { &mut shard.hits } else { &mut shard.misses } += 1;
         hold
+    }
+
+    /// Who sits in slot `index`.
+    pub(crate) fn tenant(&self, index: u32) -> Option<Arc<Entry>> {
+        self.space.lock().slots.get(index as usize)?.entry.clone()
+    }
+
+    /// Slots that exist.
+    pub(crate) fn slots(&self) -> u32 {
+        self.space.lock().slots.len() as u32
     }
 
     /// Takes `entry` out of the map, if it is still the one there.

@@ -81,6 +81,12 @@ pub enum ReadError {
         /// First such segment.
         index: u32,
     },
+    /// The disk would have to be waited for, and the caller did not want to. Read on a thread that may wait.
+    #[error("segment {index} is not in memory")]
+    NotResident {
+        /// First such segment, or one before it.
+        index: u32,
+    },
     /// The disk reported this. Fetch elsewhere.
     #[error("cache disk: {0}")]
     Io(#[from] io::Error),

@@ -13,6 +13,11 @@
 //! **Present segments never change.** A segment's sum is published (release) after its bytes are written; a reader takes the sum
 //! (acquire), reads as many bytes as it names and checks them. Appending to a dirty tail writes behind the published length only.
 //!
+//! **Memory and disk.** A read finds its bytes in memory, or the disk has to be waited for; [`Pin::read_resident_at`] does the first only, for
+//! threads that serve others meanwhile, and [`Pin::load`] brings bytes in on one that may wait. A [`Region`] is a run of whole
+//! segments that is sent from the slab's file by the kernel, with a CRC made of theirs. Of a segment that was checked since
+//! it came from the disk a part may be used by itself; `sums::Sums` says what that is worth.
+//!
 //! **Lock order**, outermost first:
 //! 1. `Inner::table`: one `persist_table` at a time; does the table's own I/O.
 //! 2. `Entry::writer`: append, fill and replay of one object; held across its I/O. Never two of them.
@@ -33,17 +38,22 @@ mod entry;
 mod error;
 mod fifo;
 mod health;
+mod known;
 mod pin;
 mod replay;
+mod scrub;
 mod slab;
 mod space;
 mod sums;
 mod table;
+mod unchecked;
 
 pub use cache::{Cache, CacheOptions, CacheState, CacheStats};
 pub use dirty::DirtySlot;
 pub use error::{CacheError, ReadError};
-pub use pin::Pin;
+pub use known::Known;
+pub use pin::{Pin, Region};
+pub use scrub::{ScrubCounts, ScrubOptions, ScrubStatus};
 pub use sums::SegmentSum;
 
 use sluice_base::limits::OBJECT_BYTES;

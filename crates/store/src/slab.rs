@@ -5,6 +5,7 @@ use sluice_base::{Disk, DiskFile};
 use sluice_run::lock::Mutex;
 use std::{
     io,
+    os::fd::BorrowedFd,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -22,13 +23,34 @@ pub(crate) struct Slab {
 }
 
 impl Slab {
+    /// Fills `buf` if that needs no disk.
+    pub(crate) fn read_resident(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
+        self.noted(self.file.read_resident_at(buf, offset))
+    }
+
     pub(crate) fn read(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        let outcome = self.file.read_exact_at(buf, offset);
+        self.noted(self.file.read_exact_at(buf, offset))
+    }
+
+    fn noted<T>(&self, outcome: io::Result<T>) -> io::Result<T> {
         match outcome {
             // Bytes that are not there are a failed check, not a failing disk.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(error),
             outcome => self.health.note("read", outcome),
         }
+    }
+
+    /// Whether memory has these bytes; `None` where the kernel does not say.
+    pub(crate) fn is_resident(&self, offset: u64, bytes: u64) -> io::Result<Option<bool>> {
+        self.noted(self.file.is_resident(offset, bytes))
+    }
+
+    pub(crate) fn will_need(&self, offset: u64, bytes: u64) {
+        self.file.will_need(offset, bytes);
+    }
+
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.file.descriptor()
     }
 
     pub(crate) fn write(&self, bytes: &[u8], offset: u64) -> io::Result<()> {
@@ -60,8 +82,8 @@ impl Slab {
 
 /// All slabs of a directory.
 pub(crate) struct Slabs {
-    disk: Arc<dyn Disk>,
-    dir: PathBuf,
+    pub(crate) disk: Arc<dyn Disk>,
+    pub(crate) dir: PathBuf,
     health: Arc<Health>,
     /// Slots of a slab file.
     pub(crate) slots: u32,
@@ -93,14 +115,25 @@ impl Slabs {
     }
 
     fn make(&self, number: u32) -> io::Result<Arc<dyn DiskFile>> {
-        let file = self.disk.open(&self.dir.join(format!("slab-{number:05}")))?;
+        let file = self.disk.open(&self.path(number))?;
         let bytes = u64::from(self.slots) * SLOT_BYTES;
         if file.size()? < bytes {
             file.set_size(bytes)?;
         }
+        // Slots have nothing to do with each other, and every load is to be one that somebody asked for: `Sums` relies on it.
+        file.expect_random();
         // Whoever made it may have died before this. The size is data: the first sync of written slots covers it.
         self.disk.sync_dir(&self.dir)?;
         Ok(file)
+    }
+
+    /// A second way to slab `number`, which exists, past the page cache where that can be.
+    pub(crate) fn open_direct(&self, number: u32) -> io::Result<Arc<dyn DiskFile>> {
+        self.disk.open_direct(&self.path(number))
+    }
+
+    fn path(&self, number: u32) -> PathBuf {
+        self.dir.join(format!("slab-{number:05}"))
     }
 
     /// fdatasync of every slab written since its last.

@@ -23,8 +23,10 @@ use std::{
     time::Duration,
 };
 
-/// Most objects that are kept in memory when there is no usable cache disk: 64 MiB.
+/// Most objects that are kept in memory when there is no usable cache disk, 64 MiB, if the memory of the mount has that...
 const MEMORY_OBJECTS_MAX: usize = 16;
+/// ... of which they get this part.
+const MEMORY_SHARE: u64 = 4;
 /// Most open objects that wait for another writer.
 const POOL_MAX: usize = 16;
 
@@ -181,14 +183,26 @@ pub struct Dirty {
     pool: Mutex<Vec<Arc<DirtyObject>>>,
     objects: Mutex<HashMap<ObjectId, Arc<DirtyObject>>>,
     in_memory: AtomicUsize,
+    in_memory_max: usize,
     bytes: AtomicU64,
+}
+
+/// Most objects in the memory of a mount of `memory_bytes`, when no cache disk takes them.
+fn in_memory_max(memory_bytes: u64) -> usize {
+    ((memory_bytes / MEMORY_SHARE) as usize / OBJECT_BYTES).clamp(1, MEMORY_OBJECTS_MAX)
+}
+
+/// What is left of `memory_bytes` for reads.
+pub(crate) fn memory_of_reads(memory_bytes: u64) -> u64 {
+    memory_bytes.saturating_sub((in_memory_max(memory_bytes) * OBJECT_BYTES) as u64)
 }
 
 impl Dirty {
     /// No dirty objects yet.
-    pub fn new(cache: Option<Arc<Cache>>, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
+    pub fn new(cache: Option<Arc<Cache>>, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>, memory_bytes: u64) -> Self {
         let (pool, objects) = (Mutex::default(), Mutex::default());
-        Self { cache, clock, entropy, pool, objects, in_memory: AtomicUsize::new(0), bytes: AtomicU64::new(0) }
+        let (in_memory, in_memory_max) = (AtomicUsize::new(0), in_memory_max(memory_bytes));
+        Self { cache, clock, entropy, pool, objects, in_memory, in_memory_max, bytes: AtomicU64::new(0) }
     }
 
     /// Takes room for the first bytes of `bytes`, which are the file's bytes from `file_offset`, and puts them there.
@@ -299,7 +313,7 @@ impl Dirty {
             Some(Err(CacheError::NoRoom)) => return Err(Failure::Wait),
             // No cache disk, or one that fails or is full for good: the volume goes on in memory, with every byte journalled.
             None | Some(Err(_)) => {
-                if self.in_memory.fetch_add(1, Ordering::Relaxed) >= MEMORY_OBJECTS_MAX {
+                if self.in_memory.fetch_add(1, Ordering::Relaxed) >= self.in_memory_max {
                     self.in_memory.fetch_sub(1, Ordering::Relaxed);
                     return Err(Failure::Wait);
                 }
@@ -326,9 +340,14 @@ impl Dirty {
         self.objects.lock().get(&id).cloned()
     }
 
+    /// Whether there are objects in memory.
+    pub fn has_memory(&self) -> bool {
+        self.in_memory.load(Ordering::Acquire) != 0
+    }
+
     /// Copies bytes of an object that is dirty in memory; false when it is not.
     pub fn read_memory(&self, id: ObjectId, offset: u32, buf: &mut [u8]) -> bool {
-        if self.in_memory.load(Ordering::Acquire) == 0 {
+        if !self.has_memory() {
             return false;
         }
         let Some(object) = self.get(id) else { return false };

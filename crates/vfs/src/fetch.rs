@@ -1,8 +1,15 @@
-//! Misses: one request, to the group or to the store, for all who wait for the same object.
+//! Misses: one request, to the group or to the store, for all who wait for the same segments.
 
-use crate::{Piece, Vfs, away::on_thread, error::errno, read::segments};
+use crate::{
+    Piece, Vfs,
+    ahead::{Claim, Fetched, Part, Room, Turn},
+    away::on_thread,
+    direct::Lanes,
+    error::errno,
+    read::segments,
+};
 use bytes::Bytes;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, try_join_all};
 use sluice_base::{Errno, ObjectId, SessionId, limits::SEGMENT_BYTES};
 use sluice_meta::{
     extent::Place,
@@ -13,14 +20,19 @@ use sluice_run::collections::HashMap;
 use sluice_run::lock::Mutex;
 use std::{
     ops::Range,
-    sync::{Arc, atomic::Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
-use tokio::sync::{Mutex as AsyncMutex, OwnedMutexGuard, Semaphore};
 
-/// A second miss on an object within this time fetches the rest of it.
-const SECOND_MISS: Duration = Duration::from_secs(10);
-/// Objects whose last miss is remembered.
+/// An object of which that many segments were missed, each for a read of its own, within this time...
+const MISSES_WITHIN: Duration = Duration::from_secs(60);
+/// ... is read all over: the rest of it is fetched too. A quarter, so that what is fetched is at most four times what was asked for: of
+/// 4 MiB 128 KiB for each of those reads.
+const MISSED_SHARE: u32 = 4;
+/// Objects whose misses are remembered.
 const MISSES_MAX: usize = 1024;
 
 /// Stored objects whose size is remembered, 32 bytes each: 64 GiB of data.
@@ -31,54 +43,37 @@ pub trait Group: Send + Sync {
     /// Segments of a stored object, in their order, each one sound; one without stored bytes is empty. `None` where the store is
     /// to be asked.
     fn segments(&self, object: StoredObject, range: Range<u32>) -> BoxFuture<'_, Option<Vec<Piece>>>;
+
+    /// Has a host keep the whole of a stored object; resolves when it is there, with the bytes that had to be fetched for it.
+    fn fill(&self, object: StoredObject) -> BoxFuture<'_, Result<u64, String>>;
+
+    /// What each host has of these objects, at most 1024: its name, and for each object the set of its segments. A host that does not
+    /// answer is left out.
+    fn held<'a>(&'a self, objects: &'a [ObjectId]) -> BoxFuture<'a, Vec<(String, Vec<u128>)>>;
+
+    /// For a thread that asks by itself; `None` where none can.
+    fn lanes(&self) -> Option<Box<dyn Lanes>> {
+        None
+    }
 }
 
-/// Fetches under way, and what is remembered of former ones.
+/// What is remembered of former fetches.
+#[derive(Default)]
 pub(crate) struct Fetches {
-    gates: Mutex<HashMap<ObjectId, Arc<AsyncMutex<()>>>>,
-    misses: Mutex<HashMap<ObjectId, Duration>>,
+    misses: Mutex<HashMap<ObjectId, Misses>>,
     /// Objects that are stored: what the metadata says of them does not change any more, but for their end.
     stored: Mutex<HashMap<ObjectId, StoredObject>>,
-    ahead: Arc<Semaphore>,
+    /// Readers that wait for a fetch: those who warm make way.
+    pub(crate) waiting: AtomicUsize,
 }
 
-/// Fetching one object is somebody's turn until this is dropped.
-struct Turn<'a> {
-    fetches: &'a Fetches,
-    object: ObjectId,
-    gate: Arc<AsyncMutex<()>>,
-    held: Option<OwnedMutexGuard<()>>,
-}
-
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        drop(self.held.take());
-        let mut gates = self.fetches.gates.lock();
-        // Two: ours and the map's.
-        if Arc::strong_count(&self.gate) <= 2 {
-            gates.remove(&self.object);
-        }
-    }
+/// Segments of an object that were missed, a bit each.
+struct Misses {
+    since: Duration,
+    segments: u128,
 }
 
 impl Fetches {
-    pub(crate) fn new(prefetches: usize) -> Self {
-        Self {
-            gates: Mutex::default(),
-            misses: Mutex::default(),
-            stored: Mutex::default(),
-            ahead: Arc::new(Semaphore::new(prefetches)),
-        }
-    }
-
-    /// Waits until nobody else fetches the object.
-    async fn turn(&self, object: ObjectId) -> Turn<'_> {
-        let gate = self.gates.lock().entry(object).or_default().clone();
-        let mut turn = Turn { fetches: self, object, gate, held: None };
-        turn.held = Some(turn.gate.clone().lock_owned().await);
-        turn
-    }
-
     fn remember(&self, stored: StoredObject) {
         let mut known = self.stored.lock();
         if known.len() >= STORED_MAX {
@@ -87,40 +82,60 @@ impl Fetches {
         known.insert(stored.id(), stored);
     }
 
-    /// Notes a miss; true when it is the second one in a short time.
-    fn missed_again(&self, object: ObjectId, now: Duration) -> bool {
+    /// An object that is stored, as far as that was asked lately.
+    pub(crate) fn known(&self, object: ObjectId) -> Option<StoredObject> {
+        self.stored.lock().get(&object).copied()
+    }
+
+    /// Notes a miss; true when so much of the object was missed that the rest will be, once.
+    fn is_read_all_over(&self, stored: &StoredObject, missed: &Range<u32>, now: Duration) -> bool {
         let mut misses = self.misses.lock();
+        let recent = |found: &Misses| now.saturating_sub(found.since) < MISSES_WITHIN;
         if misses.len() >= MISSES_MAX {
-            misses.retain(|_, at| now.saturating_sub(*at) < SECOND_MISS);
+            misses.retain(|_, found| recent(found));
         }
         if misses.len() >= MISSES_MAX {
             misses.clear();
         }
-        misses.insert(object, now).is_some_and(|before| now.saturating_sub(before) < SECOND_MISS)
+        let found = misses.entry(stored.id()).or_insert(Misses { since: now, segments: 0 });
+        if !recent(found) {
+            *found = Misses { since: now, segments: 0 };
+        }
+        let before = found.segments.count_ones();
+        found.segments |= missed.clone().fold(0, |set, index| set | 1 << index);
+        let enough = stored.segment_count().div_ceil(MISSED_SHARE);
+        before < enough && found.segments.count_ones() >= enough
+    }
+}
+
+/// Counted for as long as it lives.
+pub(crate) struct Waiting<'a>(&'a AtomicUsize);
+
+impl<'a> Waiting<'a> {
+    pub fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::AcqRel);
+        Self(count)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
     }
 }
 
 /// Who has an object's bytes, if not this mount.
-enum Holder {
+pub(crate) enum Holder {
     Stored(StoredObject),
     Writer(SessionId),
 }
 
 impl Vfs {
     /// Bytes of an object from elsewhere, in pieces; its segments come into the cache. `ENOENT` when the object is gone.
-    pub(crate) async fn fetched(self: &Arc<Self>, place: Place, len: usize, whole: bool) -> Result<Vec<Bytes>, Errno> {
-        // Without a cache nobody finds what another one brought.
-        let turn = match &self.parts.cache {
-            Some(_) => Some(self.fetches.turn(place.object).await),
-            None => None,
-        };
-        if turn.is_some()
-            && let Some(bytes) = self.cached(place, len)
-        {
-            return Ok(vec![bytes]);
-        }
+    pub(crate) async fn fetched(self: &Arc<Self>, place: Place, len: usize) -> Result<Vec<Bytes>, Errno> {
+        let _waiting = Waiting::new(&self.fetches.waiting);
         let result = match self.holder(place.object).await? {
-            Holder::Stored(stored) => self.fetch_stored(&stored, place, len, whole).await,
+            Holder::Stored(stored) => self.fetch_stored(&stored, place, len).await,
             Holder::Writer(session) => self.fetch_unstored(place, session, len).await,
         };
         if result == Err(Errno::ENOENT) {
@@ -134,24 +149,25 @@ impl Vfs {
         stored: &StoredObject,
         place: Place,
         len: usize,
-        whole: bool,
     ) -> Result<Vec<Bytes>, Errno> {
-        let (object, count) = (place.object, stored.segment_count());
+        let object = place.object;
         let wanted = segments(place.offset, len);
-        if wanted.end > count {
+        if wanted.end > stored.segment_count() {
             tracing::error!(%object, "an extent lies past the end of its object");
             return Err(Errno::EIO);
         }
+        let now = self.parts.clock.monotonic();
+        let claims = self.ahead.pool.claim(&Part { object, offset: place.offset, len }, None, now);
+        // Somebody may have brought them since they were missed.
+        if let Some(bytes) = self.cached(place, len) {
+            return Ok(vec![bytes]);
+        }
         // Without a cache nothing would keep the rest.
-        let more =
-            self.parts.cache.is_some() && (self.fetches.missed_again(object, self.parts.clock.monotonic()) || whole);
-        let range = if more { 0..count } else { wanted.clone() };
-        let (found, range) = match self.fetch(stored, range.clone()).await {
-            // A damaged segment that nobody asked for is no reason to fail.
-            Err(Errno::EIO) if range != wanted => (self.fetch(stored, wanted.clone()).await?, wanted.clone()),
-            other => (other?, range),
-        };
-        if let Some(bytes) = cut(&found, range.start, place.offset, len) {
+        if self.parts.cache.is_some() && self.fetches.is_read_all_over(stored, &wanted, now) {
+            self.fetch_rest(*stored);
+        }
+        let found = try_join_all(claims.into_iter().map(|claim| self.claimed(stored, claim))).await?.concat();
+        if let Some(bytes) = cut(&found, wanted.start, place.offset, len) {
             return Ok(bytes);
         }
         tracing::error!(%object, "a segment that an extent needs is absent");
@@ -165,7 +181,7 @@ impl Vfs {
     }
 
     /// Where the metadata says that an object's bytes are.
-    async fn holder(self: &Arc<Self>, object: ObjectId) -> Result<Holder, Errno> {
+    pub(crate) async fn holder(self: &Arc<Self>, object: ObjectId) -> Result<Holder, Errno> {
         if let Some(stored) = self.fetches.stored.lock().get(&object) {
             return Ok(Holder::Stored(*stored));
         }
@@ -208,13 +224,85 @@ impl Vfs {
         })
     }
 
-    /// Fetches a run of segments and fills the cache with them.
-    async fn fetch(self: &Arc<Self>, stored: &StoredObject, range: Range<u32>) -> Result<Vec<Bytes>, Errno> {
-        let pieces = match self.ask_group(*stored, range.clone()).await {
-            Some(pieces) => pieces,
-            None => self.ask_store(stored, range).await?,
+    /// Segments that this one has to fetch, or somebody else does.
+    async fn claimed(self: &Arc<Self>, stored: &StoredObject, claim: Claim) -> Fetched {
+        let Claim { segments, fetch, turn } = claim;
+        if let Some(turn) = turn {
+            return self.bring(stored, segments, turn, None).await;
+        }
+        match fetch.wait(&segments).await {
+            // His trouble may be none of ours.
+            Err(error) if error != Errno::ENOENT => {
+                let pieces = self.fetch(stored, segments).await?;
+                self.keep(stored.id(), pieces).await
+            }
+            done => done,
+        }
+    }
+
+    /// Fetches a run of segments, hands them out to all who wait for them, and fills the cache. They stay in memory if they were
+    /// read ahead, with `room` or what there is.
+    pub(crate) async fn bring(
+        self: &Arc<Self>,
+        stored: &StoredObject,
+        segments: Range<u32>,
+        mut turn: Turn,
+        room: Option<Room>,
+    ) -> Fetched {
+        let pieces = self.fetch(stored, segments).await;
+        let bytes = |pieces: &Vec<Piece>| pieces.iter().map(|piece| piece.bytes.clone()).collect::<Vec<_>>();
+        let found = pieces.as_ref().map(bytes).map_err(|error| *error);
+        turn.settle(found.clone());
+        let Ok(pieces) = pieces else { return found };
+        // Of more than what is waited for only what there is room for outlives the answer.
+        let has_cache = self.parts.cache.is_some();
+        let room = match room {
+            None if has_cache || turn.is_ahead() => self.ahead.room_to_keep(pieces.len() * SEGMENT_BYTES),
+            room => room,
         };
-        self.keep(stored.id(), pieces).await
+        let (has_room, object) = (room.is_some(), stored.id());
+        room.into_iter().for_each(|room| turn.keep(room));
+        match (has_cache, has_room) {
+            (true, true) => {
+                let vfs = self.clone();
+                self.parts.runtime.spawn(async move {
+                    let _ = vfs.keep(object, pieces).await;
+                    drop(turn);
+                });
+            }
+            (true, false) => drop(self.keep(object, pieces).await),
+            (false, _) => {}
+        }
+        found
+    }
+
+    /// Brings a run of segments into the cache; resolves when they are there, as far as it keeps them.
+    pub(crate) async fn fetch_into_cache(
+        self: &Arc<Self>,
+        stored: &StoredObject,
+        range: Range<u32>,
+    ) -> Result<(), Errno> {
+        let part = Part::of(stored.id(), &range);
+        let _room = self.ahead.room(part.len).await;
+        let claims = self.ahead.pool.claim(&part, None, self.parts.clock.monotonic());
+        // What somebody else fetches may be in the cache later than he has it: so it is fetched here as well.
+        let one = |Claim { segments, turn, .. }| async move {
+            let pieces = self.fetch(stored, segments).await?;
+            if let Some(mut turn) = turn {
+                turn.settle(Ok(pieces.iter().map(|piece| piece.bytes.clone()).collect()));
+                return self.keep(stored.id(), pieces).await.map(|_| drop(turn));
+            }
+            self.keep(stored.id(), pieces).await.map(drop)
+        };
+        try_join_all(claims.into_iter().map(one)).await.map(drop)
+    }
+
+    /// Fetches a run of segments.
+    async fn fetch(&self, stored: &StoredObject, range: Range<u32>) -> Result<Vec<Piece>, Errno> {
+        match self.ask_group(*stored, range.clone()).await {
+            Some(pieces) => Ok(pieces),
+            None => self.ask_store(stored, range).await,
+        }
     }
 
     /// Fills the cache with segments; returns their bytes.
@@ -222,6 +310,7 @@ impl Vfs {
         let found = pieces.iter().map(|piece| piece.bytes.clone()).collect();
         if self.parts.cache.is_some() {
             let vfs = self.clone();
+            let _turn = self.filling.acquire().await;
             // Whoever has the turn next looks there.
             on_thread(move || vfs.fill(object, &pieces)).await.ok_or(Errno::EIO)?;
         }
@@ -262,39 +351,23 @@ impl Vfs {
         Ok(range.zip(fetched.segments).map(|(index, bytes)| Piece { index, bytes, crc: crc(index) }).collect())
     }
 
-    /// Brings a whole object into the cache in the background, unless it is there or the budget is spent.
-    pub(crate) fn prefetch(self: &Arc<Self>, object: ObjectId) {
-        if self.parts.cache.is_none() || self.fetches.gates.lock().contains_key(&object) {
-            return;
+    /// What is known of an object that is stored, else what the metadata says.
+    pub(crate) async fn stored(self: &Arc<Self>, object: ObjectId) -> Option<StoredObject> {
+        match self.holder(object).await {
+            Ok(Holder::Stored(stored)) => Some(stored),
+            _ => None,
         }
-        let known = self.fetches.stored.lock().get(&object).copied();
-        if known.is_some_and(|stored| self.has_all(&stored)) {
-            return;
-        }
-        let Ok(permit) = self.fetches.ahead.clone().try_acquire_owned() else { return };
-        // Taken before the task starts, so that a second call does not fetch the same object.
-        let gate = self.fetches.gates.lock().entry(object).or_default().clone();
-        let Ok(held) = gate.clone().try_lock_owned() else { return };
-        let vfs = self.clone();
-        self.parts.runtime.spawn(async move {
-            let _turn = Turn { fetches: &vfs.fetches, object, gate, held: Some(held) };
-            if let Ok(Holder::Stored(stored)) = vfs.holder(object).await
-                && !vfs.has_all(&stored)
-            {
-                let _ = vfs.fetch(&stored, 0..stored.segment_count()).await;
-            }
-            drop(permit);
-        });
     }
 
-    fn has_all(&self, stored: &StoredObject) -> bool {
-        let pin = self.parts.cache.as_ref().and_then(|cache| cache.pin(stored.id()));
-        pin.is_some_and(|pin| pin.has(0, stored.segment_count()))
+    /// Whether all these segments are in the cache.
+    pub(crate) fn is_cached(&self, object: ObjectId, segments: &Range<u32>) -> bool {
+        let pin = self.parts.cache.as_ref().and_then(|cache| cache.pin(object));
+        pin.is_some_and(|pin| pin.has(segments.start, segments.len() as u32))
     }
 }
 
 /// [offset, offset + len) of an object out of its segments from `first` on.
-fn cut(segments: &[Bytes], first: u32, offset: u32, len: usize) -> Option<Vec<Bytes>> {
+pub(crate) fn cut(segments: &[Bytes], first: u32, offset: u32, len: usize) -> Option<Vec<Bytes>> {
     let (mut pieces, mut done) = (Vec::new(), 0);
     while done < len {
         let at = offset as usize + done;

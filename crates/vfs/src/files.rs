@@ -56,13 +56,23 @@ pub struct FileState {
     pub ino: Ino,
     /// Its data. Some who hold it wait for the network: see [`FileState::shared`].
     data: RwLock<FileData>,
-    /// Where the last read ended, to tell sequential readers.
-    pub read_end: AtomicU64,
     /// Somebody else changed the file since its data was loaded.
     stale: AtomicBool,
+    /// Grows whenever somebody may change the data, before he does, and when it has become stale: see [`FileState::version`].
+    version: AtomicU64,
 }
 
 impl FileState {
+    /// What a copy of the data is remembered with: while this is the same, the copy is what [`FileState::fresh`] would show. To be
+    /// read before that: what changes later is then told by another number, what changes in between by one that nobody remembers.
+    pub fn version(&self) -> u64 {
+        self.version.load(Ordering::SeqCst)
+    }
+
+    fn changes(&self) {
+        self.version.fetch_add(1, Ordering::SeqCst);
+    }
+
     /// What `look` finds in the data, if nobody changes it at the moment and it is not stale. Never waits.
     pub fn fresh<R>(&self, look: impl FnOnce(&FileData) -> Option<R>) -> Option<R> {
         let data = self.data.try_read()?;
@@ -78,7 +88,7 @@ impl FileState {
         if !self.stale.load(Ordering::Acquire) {
             return Ok(data);
         }
-        let mut data = Self::upgraded(data)?;
+        let mut data = self.upgraded(data)?;
         self.forget_stale(&mut data);
         Ok(RwLockWriteGuard::downgrade_to_upgradable(data))
     }
@@ -87,16 +97,27 @@ impl FileState {
     pub fn exclusive(&self) -> Result<RwLockWriteGuard<'_, FileData>, Failure> {
         let data = if may_wait() { Some(self.data.write()) } else { self.data.try_write_for(HELD_MAX) };
         let mut data = data.ok_or(Failure::Away)?;
+        self.changes();
         self.forget_stale(&mut data);
         Ok(data)
     }
 
     /// What was to be read is to be changed. Waits as [`FileState::shared`] does.
-    pub fn upgraded(data: RwLockUpgradableReadGuard<'_, FileData>) -> Result<RwLockWriteGuard<'_, FileData>, Failure> {
-        if may_wait() {
-            return Ok(RwLockUpgradableReadGuard::upgrade(data));
-        }
-        RwLockUpgradableReadGuard::try_upgrade_for(data, HELD_MAX).map_err(|_| Failure::Away)
+    pub fn upgraded<'a>(
+        &self,
+        data: RwLockUpgradableReadGuard<'a, FileData>,
+    ) -> Result<RwLockWriteGuard<'a, FileData>, Failure> {
+        let data = match may_wait() {
+            true => RwLockUpgradableReadGuard::upgrade(data),
+            false => RwLockUpgradableReadGuard::try_upgrade_for(data, HELD_MAX).map_err(|_| Failure::Away)?,
+        };
+        self.changes();
+        Ok(data)
+    }
+
+    fn became_stale(&self) {
+        self.stale.store(true, Ordering::Release);
+        self.changes();
     }
 
     /// Under the lock, so that whoever finds the file no longer stale finds nothing stale in it either.
@@ -119,8 +140,8 @@ struct Entry {
 
 impl Entry {
     fn new(ino: Ino) -> Self {
-        let file =
-            FileState { ino, data: RwLock::default(), read_end: AtomicU64::new(0), stale: AtomicBool::new(false) };
+        let (data, stale, version) = (RwLock::default(), AtomicBool::new(false), AtomicU64::new(0));
+        let file = FileState { ino, data, stale, version };
         Self { file: Arc::new(file), uses: 0, orphaned: false, forgotten: false }
     }
 
@@ -195,13 +216,13 @@ impl Files {
     /// Somebody else changed the file.
     pub fn changed(&self, ino: Ino) {
         if let Some(entry) = self.shard(ino).lock().get(&ino) {
-            entry.file.stale.store(true, Ordering::Release);
+            entry.file.became_stale();
         }
     }
 
     /// Somebody else may have changed any file.
     pub fn all_changed(&self) {
-        let stale = |entry: &Entry| entry.file.stale.store(true, Ordering::Release);
+        let stale = |entry: &Entry| entry.file.became_stale();
         self.shards.iter().for_each(|shard| shard.lock().values().for_each(stale));
     }
 

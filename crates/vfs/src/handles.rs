@@ -1,6 +1,6 @@
 //! Open files and directories.
 
-use crate::{Failure, Vfs, files::FileState};
+use crate::{Failure, Vfs, ahead::Reads, files::FileState};
 use sluice_base::{Errno, Ino};
 use sluice_meta::{Attr, atime_is_due};
 use sluice_run::collections::HashMap;
@@ -20,6 +20,10 @@ pub struct FileHandle {
     pub(crate) file: Arc<FileState>,
     /// The next read updates the access time.
     pub(crate) atime_due: AtomicBool,
+    /// Nobody reads through it any more.
+    pub(crate) closed: AtomicBool,
+    /// What its reads look like.
+    pub(crate) reads: Reads,
 }
 
 /// An open directory.
@@ -70,8 +74,17 @@ impl<T> Table<T> {
 #[derive(Default)]
 pub(crate) struct Handles {
     next: AtomicU64,
+    /// Files' handles that were closed.
+    closed: AtomicU64,
     files: Table<FileHandle>,
     dirs: Table<DirHandle>,
+}
+
+impl Handles {
+    /// How many handles of files were closed: who remembers some looks at them when this grows.
+    pub(crate) fn closed(&self) -> u64 {
+        self.closed.load(Ordering::Acquire)
+    }
 }
 
 impl Vfs {
@@ -81,6 +94,7 @@ impl Vfs {
 
     /// Opens a file for which permissions were checked.
     pub fn open(&self, ino: Ino) -> Result<Opened, Failure> {
+        self.warming.note_opening(ino);
         let file = self.files.acquire(ino);
         match self.namespace().open(ino) {
             Ok((attr, unchanged)) => {
@@ -98,7 +112,8 @@ impl Vfs {
     pub(crate) fn opened(&self, file: Arc<FileState>, attr: &Attr) -> Opened {
         let due = attr.is_file() && atime_is_due(attr, self.parts.clock.wall());
         let handle = self.new_handle();
-        self.handles.files.insert(handle, Arc::new(FileHandle { file, atime_due: due.into() }));
+        let open = FileHandle { file, atime_due: due.into(), closed: false.into(), reads: Reads::default() };
+        self.handles.files.insert(handle, Arc::new(open));
         Opened { handle, keep_cache: !due }
     }
 
@@ -109,9 +124,11 @@ impl Vfs {
 
     /// Closes a file's handle.
     pub fn release(&self, handle: HandleId) {
-        if let Some(open) = self.handles.files.remove(handle)
-            && let Some(file) = self.files.release(open.file.ino)
-        {
+        let Some(open) = self.handles.files.remove(handle) else { return };
+        open.closed.store(true, Ordering::Relaxed);
+        self.handles.closed.fetch_add(1, Ordering::Release);
+        self.ahead.close(&open.reads);
+        if let Some(file) = self.files.release(open.file.ino) {
             // A read that was given up may still have it: then the object is sealed by its age.
             if let Ok(mut data) = file.exclusive() {
                 self.dirty.end_stream(&mut data.stream);

@@ -6,10 +6,12 @@
 
 #![forbid(unsafe_code)]
 
+mod ahead;
 mod attachment;
 mod away;
 mod cache_sync;
 mod change;
+pub mod direct;
 mod dirty;
 pub mod error;
 mod fetch;
@@ -26,8 +28,10 @@ mod space;
 mod status;
 mod upload;
 mod vfs;
+mod warm;
 mod write;
 
+pub use ahead::{MemoryStatus, idle_bytes};
 pub use attachment::DataNote;
 pub use away::{may_wait, waiting};
 pub use cache_sync::CacheSync;
@@ -40,5 +44,6 @@ pub use others::{Others, Piece};
 pub use read::Read;
 pub use replay::{Recovered, Replay, unstored};
 pub use space::SeekFrom;
-pub use status::Status;
-pub use vfs::{Parts, Settings, Vfs};
+pub use status::{CacheStatus, ScrubFound, ScrubNumbers, Status};
+pub use vfs::{MEMORY_BYTES, MEMORY_BYTES_MIN, Parts, Settings, Vfs};
+pub use warm::{Held, Openings, WarmNumbers, WarmTo, Warmup};

@@ -2,22 +2,26 @@
 
 use crate::{
     Failure, HandleId, Vfs,
+    ahead::{Part, Went},
     away::on_thread,
     files::{FileData, FileState, Shape},
+    handles::FileHandle,
 };
 use bytes::Bytes;
-use futures::{StreamExt, stream};
+use futures::{StreamExt, poll, stream};
 use sluice_base::{Errno, Ino, limits::SEGMENT_BYTES};
 use sluice_meta::{
     Error,
     extent::{Extent, Place},
     store::Value,
 };
-use sluice_run::lock::RwLockWriteGuard;
+use sluice_run::lock::{RwLockUpgradableReadGuard, RwLockWriteGuard};
 use sluice_store::{Pin, ReadError};
 use std::{
     ops::Range,
+    pin::pin,
     sync::{Arc, atomic::Ordering},
+    task::Poll,
 };
 
 /// Extents of one read that are fetched at once.
@@ -41,9 +45,25 @@ enum Copied {
 }
 
 impl Vfs {
-    /// Reads into `buf` what is at hand.
-    pub fn read(&self, handle: HandleId, offset: u64, buf: &mut [u8]) -> Result<Read, Failure> {
+    /// Reads into `buf` what is at hand; `direct` says that it goes to its program without the page cache.
+    pub fn read(
+        self: &Arc<Self>,
+        handle: HandleId,
+        offset: u64,
+        buf: &mut [u8],
+        direct: bool,
+    ) -> Result<Read, Failure> {
         let open = self.file(handle)?;
+        self.note_access(&open)?;
+        let read = self.read_file(&open.file, offset, buf)?;
+        if let Read::Done(len) = read {
+            self.read_ahead(&open, Went { offset, len, direct, late: false });
+        }
+        Ok(read)
+    }
+
+    /// A read through a handle whose access time is due.
+    pub(crate) fn note_access(&self, open: &FileHandle) -> Result<(), Failure> {
         if open.atime_due.load(Ordering::Relaxed) {
             match self.namespace().update_atime(open.file.ino) {
                 Err(Error::Away) => return Err(Failure::Away),
@@ -52,7 +72,12 @@ impl Vfs {
             }
             open.atime_due.store(false, Ordering::Relaxed);
         }
-        self.read_file(&open.file, offset, buf)
+        Ok(())
+    }
+
+    /// What there is to know of [offset, offset + len) of a file is known when this returns, unless somebody changes it meanwhile.
+    pub(crate) fn load(&self, file: &FileState, offset: u64, len: usize) -> Result<(), Failure> {
+        self.loaded(file, offset, len).map(drop)
     }
 
     pub(crate) fn read_file(&self, file: &FileState, offset: u64, buf: &mut [u8]) -> Result<Read, Failure> {
@@ -75,19 +100,26 @@ impl Vfs {
                 }
             }
         }
-        file.read_end.store(offset + len as u64, Ordering::Relaxed);
-        self.counters.read_cached.fetch_add(len as u64, Ordering::Relaxed);
+        let ahead = self.were_read(&extents);
+        self.counters.read_stored.fetch_add(ahead, Ordering::Relaxed);
+        self.counters.read_cached.fetch_add(len as u64 - ahead, Ordering::Relaxed);
         Ok(Read::Done(len))
     }
 
     /// Reads `len` bytes from `offset`, waiting for the network where needed. The bytes come in pieces, those of other hosts as they
     /// were received.
-    pub async fn read_later(self: Arc<Self>, handle: HandleId, offset: u64, len: usize) -> Result<Vec<Bytes>, Errno> {
-        let file = self.file(handle)?.file.clone();
-        let sequential = file.read_end.load(Ordering::Relaxed) == offset;
+    pub async fn read_later(
+        self: Arc<Self>,
+        handle: HandleId,
+        offset: u64,
+        len: usize,
+        direct: bool,
+    ) -> Result<Vec<Bytes>, Errno> {
+        let open = self.file(handle)?;
+        let mut is_noted = false;
         // Extents may change under a reader, and the object they named be deleted: then they are read again.
         for _ in 0..3 {
-            let (len, extents) = match self.locate_from_task(&file, offset, len).await? {
+            let (len, extents) = match self.locate_from_task(&open.file, offset, len).await? {
                 Located::Inline(len, body) => {
                     let mut bytes = vec![0; len];
                     copy_inline(body.as_deref(), offset, &mut bytes);
@@ -95,25 +127,54 @@ impl Vfs {
                 }
                 Located::Extents(len, extents) => (len, extents),
             };
-            match self.gather(&extents, sequential).await {
-                Ok(pieces) => {
-                    file.read_end.store(offset + len as u64, Ordering::Relaxed);
-                    if sequential {
-                        self.read_ahead(&file, offset + len as u64);
-                    }
+            let room = self.ahead.room(memory_of(&extents)).await.ok_or(Errno::EIO)?;
+            let under_way = self.ahead.waits(len, direct);
+            let mut gathering = pin!(self.gather(&extents));
+            // What somebody waits for is asked for before what nobody does, and nothing is read ahead of what comes at once.
+            let near = self.ahead.near();
+            let first = match near {
+                Some(near) => {
+                    sluice_run::time::timeout(near, gathering.as_mut()).await.map_or(Poll::Pending, Poll::Ready)
+                }
+                None => poll!(gathering.as_mut()),
+            };
+            if !std::mem::replace(&mut is_noted, true) {
+                match &first {
+                    Poll::Ready(_) if near.is_some() => open.reads.note_hot(offset..offset + len as u64),
+                    _ => self.read_ahead(&open, Went { offset, len, direct, late: true }),
+                }
+            }
+            let gathered = match first {
+                Poll::Ready(gathered) => gathered,
+                Poll::Pending => gathering.await,
+            };
+            drop(under_way);
+            match gathered {
+                Ok(mut pieces) => {
+                    self.were_read(&extents);
+                    room.keep_with(&mut pieces);
                     return Ok(pieces);
                 }
                 Err(Errno::ENOENT) => {}
                 Err(other) => return Err(other),
             }
         }
-        tracing::error!(ino = %file.ino, offset, "an object of this file is neither cached nor in the store");
+        tracing::error!(ino = %open.file.ino, offset, "an object of this file is neither cached nor in the store");
         Err(Errno::EIO)
     }
 
+    /// These were read: what was kept in memory for it may go. Gives how many bytes had been read ahead.
+    fn were_read(&self, extents: &[Extent]) -> u64 {
+        let read = |extent: &Extent| {
+            let part = |place: Place| Part { object: place.object, offset: place.offset, len: extent.len as usize };
+            extent.place.map_or(0, |place| self.ahead.pool.read(&part(place)))
+        };
+        extents.iter().map(read).sum()
+    }
+
     /// The bytes of `extents`, one behind the other.
-    async fn gather(self: &Arc<Self>, extents: &[Extent], whole: bool) -> Result<Vec<Bytes>, Errno> {
-        let one = |extent: &Extent| self.clone().bytes_of(*extent, whole);
+    async fn gather(self: &Arc<Self>, extents: &[Extent]) -> Result<Vec<Bytes>, Errno> {
+        let one = |extent: &Extent| self.clone().bytes_of(*extent);
         let mut found = stream::iter(extents.iter().map(one)).buffered(FETCHES_MAX);
         let mut pieces = Vec::new();
         while let Some(some) = found.next().await {
@@ -122,15 +183,21 @@ impl Vfs {
         Ok(if pieces.len() > PIECES_MAX { vec![pieces.concat().into()] } else { pieces })
     }
 
-    async fn bytes_of(self: Arc<Self>, extent: Extent, whole: bool) -> Result<Vec<Bytes>, Errno> {
+    async fn bytes_of(self: Arc<Self>, extent: Extent) -> Result<Vec<Bytes>, Errno> {
         let len = extent.len as usize;
         let Some(place) = extent.place else { return Ok(vec![vec![0; len].into()]) };
+        if let Some(pieces) = self.ahead.pool.pieces(place.object, place.offset, len) {
+            self.counters.read_stored.fetch_add(len as u64, Ordering::Relaxed);
+            return Ok(pieces);
+        }
         if let Some(bytes) = self.cached(place, len) {
             self.counters.read_cached.fetch_add(len as u64, Ordering::Relaxed);
             return Ok(vec![bytes]);
         }
         self.counters.read_stored.fetch_add(len as u64, Ordering::Relaxed);
-        self.fetched(place, len, whole).await
+        let pieces = self.fetched(place, len).await?;
+        // A few bytes would keep the whole answer that they came with.
+        Ok(if is_small(len) { vec![pieces.concat().into()] } else { pieces })
     }
 
     /// Bytes of an object that are in memory or in a slot.
@@ -151,6 +218,9 @@ impl Vfs {
     /// Copies bytes of an object that are in memory or in a slot.
     fn copy_cached(&self, place: Place, part: &mut [u8]) -> Copied {
         if self.dirty.read_memory(place.object, place.offset, part) {
+            return Copied::All;
+        }
+        if self.ahead.pool.copy(place.object, place.offset, part) {
             return Copied::All;
         }
         let pin = self.parts.cache.as_ref().and_then(|cache| cache.pin(place.object));
@@ -178,17 +248,7 @@ impl Vfs {
         if let Some(known) = known(file, offset, len) {
             return Ok(known);
         }
-        let mut data = file.shared()?;
-        let shape = match data.shape {
-            Some(shape) if shape.inline || is_loaded(&data, &shape, &wanted(&shape, offset, len)) => shape,
-            _ => {
-                let mut all = FileState::upgraded(data)?;
-                let shape = self.shape(file.ino, &mut all)?;
-                self.namespace().load_extents(file.ino, &mut all.extents, wanted(&shape, offset, len))?;
-                data = RwLockWriteGuard::downgrade_to_upgradable(all);
-                shape
-            }
-        };
+        let (data, shape) = self.loaded(file, offset, len)?;
         let range = wanted(&shape, offset, len);
         let len = (range.end - range.start) as usize;
         Ok(match () {
@@ -196,6 +256,25 @@ impl Vfs {
             () if shape.inline => Located::Inline(len, self.namespace().body(file.ino)?),
             () => Located::Extents(len, data.extents.map(range)),
         })
+    }
+
+    /// A file's data, with its shape and the extents of [offset, offset + len).
+    fn loaded<'a>(
+        &self,
+        file: &'a FileState,
+        offset: u64,
+        len: usize,
+    ) -> Result<(RwLockUpgradableReadGuard<'a, FileData>, Shape), Failure> {
+        let data = file.shared()?;
+        if let Some(shape) = data.shape
+            && (shape.inline || is_loaded(&data, &shape, &wanted(&shape, offset, len)))
+        {
+            return Ok((data, shape));
+        }
+        let mut all = file.upgraded(data)?;
+        let shape = self.shape(file.ino, &mut all)?;
+        self.namespace().load_extents(file.ino, &mut all.extents, wanted(&shape, offset, len))?;
+        Ok((RwLockWriteGuard::downgrade_to_upgradable(all), shape))
     }
 
     /// As [`Vfs::locate`], for a task: it waits for no lock, as whoever loads the file holds it while he waits for the network.
@@ -227,17 +306,16 @@ impl Vfs {
         Ok(shape)
     }
 
-    /// Fetches the objects that a sequential reader will ask for next, as far as the budget allows.
-    fn read_ahead(self: &Arc<Self>, file: &FileState, from: u64) {
-        const AHEAD_BYTES: u64 = 16 << 20;
-        let places = file.fresh(|data| {
-            let shape = data.shape?;
-            let range = from..shape.size.min(from + AHEAD_BYTES);
-            (!range.is_empty() && is_loaded(data, &shape, &range)).then(|| data.extents.map(range))
-        });
-        let Some(places) = places else { return };
-        for place in places.into_iter().filter_map(|extent| extent.place) {
-            self.prefetch(place.object);
+    /// What a part of a file is made of, for a task; `None` of one that is inline, or cannot be found out.
+    pub(crate) async fn extents_from_task(
+        self: &Arc<Self>,
+        file: &Arc<FileState>,
+        offset: u64,
+        len: usize,
+    ) -> Option<Vec<Extent>> {
+        match self.locate_from_task(file, offset, len).await {
+            Ok(Located::Extents(_, extents)) => Some(extents),
+            _ => None,
         }
     }
 }
@@ -257,6 +335,25 @@ fn known(file: &FileState, offset: u64, len: usize) -> Option<Located> {
         let len = (range.end - range.start) as usize;
         is_loaded(data, &shape, &range).then(|| Located::Extents(len, data.extents.map(range)))
     })
+}
+
+/// Bytes that are copied out of what they came with, so as not to keep it.
+fn is_small(len: usize) -> bool {
+    len < SEGMENT_BYTES / 2
+}
+
+/// Memory of the answer that these extents make: the segments that are fetched for them.
+fn memory_of(extents: &[Extent]) -> usize {
+    let of = |extent: &Extent| {
+        let len = extent.len as usize;
+        match extent.place {
+            Some(place) if !is_small(len) => segments(place.offset, len).len() * SEGMENT_BYTES,
+            _ => len,
+        }
+    };
+    let kept: usize = extents.iter().map(of).sum();
+    // Small ones have theirs only while they are fetched.
+    kept + FETCHES_MAX.min(extents.len()) * SEGMENT_BYTES
 }
 
 /// The part of [offset, offset + len) that a file of this shape has.

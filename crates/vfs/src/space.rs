@@ -10,6 +10,7 @@ use sluice_base::{
     limits::{FILE_BYTES_MAX, SPAN_BYTES},
 };
 use sluice_meta::{DataChange, SizeChange, extent::Extent};
+use std::collections::BTreeSet;
 
 /// fallocate(2) modes (linux/falloc.h).
 mod mode {
@@ -50,9 +51,7 @@ impl Vfs {
         let shape = self.shape(open.file.ino, &mut data)?;
         let size = if how & mode::KEEP_SIZE == 0 { SizeChange::AtLeast(end) } else { SizeChange::Keep };
         if !zero {
-            if size == SizeChange::Keep {
-                return Ok(());
-            }
+            // Also where nothing changes but the times, as in ext4.
             return self.commit(open.file.ino, &mut data, &DataChange { size, ..DataChange::default() });
         }
         if shape.inline {
@@ -199,10 +198,14 @@ impl Vfs {
             return Err(Errno::EXDEV.into());
         }
         self.namespace().load_extents(target.ino, &mut data.extents, to..to + len)?;
+        // The target may be published before the source, whose change begins these objects, and the source be removed before it is.
+        let objects: BTreeSet<_> = runs.iter().filter_map(|run| Some(run.place?.object)).collect();
+        let unstored = objects.into_iter().filter(|object| self.dirty.get(*object).is_some());
+        let new_objects = unstored.map(|object| (object, self.parts.session)).collect();
         let extents = runs.into_iter().map(|run| Extent { offset: run.offset - from + to, ..run }).collect();
         let body = shape.inline.then_some(None);
         let size = SizeChange::AtLeast(to + len);
-        self.commit(target.ino, data, &DataChange { extents, body, size, ..DataChange::default() })?;
+        self.commit(target.ino, data, &DataChange { extents, body, size, new_objects, ..DataChange::default() })?;
         Ok(len)
     }
 }

@@ -1,10 +1,10 @@
 //! What a running volume can tell of itself.
 
-use crate::{Failure, Vfs, error::errno};
-use serde::Serialize;
+use crate::{Failure, Vfs, ahead::MemoryStatus, direct::DirectCounts, error::errno};
+use serde::{Deserialize, Serialize};
 use sluice_base::Errno;
-use sluice_object::StoreStats;
-use sluice_store::CacheStats;
+use sluice_object::{Store, StoreStats};
+use sluice_store::{Cache, CacheStats, ScrubCounts, ScrubStatus};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counts since the start.
@@ -35,7 +35,10 @@ pub struct Status {
     pub upload_errors: u64,
     pub fetches: u64,
     pub group_fetches: u64,
+    /// What was read on the threads that took the requests.
+    pub direct: DirectCounts,
     pub open_files: usize,
+    pub memory: MemoryStatus,
     pub journal: JournalStatus,
     pub cache: Option<CacheStatus>,
     pub store: StoreStatus,
@@ -69,6 +72,80 @@ pub struct CacheStatus {
     pub evictions: u64,
     pub corrupt_segments: u64,
     pub io_errors: u64,
+    pub scrub: Option<ScrubNumbers>,
+}
+
+/// What the scrubber of a cache has done and found; times in seconds of the wall clock, 0 for never.
+#[derive(Debug, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct ScrubNumbers {
+    pub running: bool,
+    pub rate_bytes_per_s: u64,
+    pub slots_done: u32,
+    pub slots: u32,
+    pub passes: u32,
+    pub began_secs: u64,
+    pub ended_secs: u64,
+    /// Bad segments were so many that the disk should be replaced.
+    pub rotting: bool,
+    /// Of the pass under way, or the latest.
+    pub pass: ScrubFound,
+    /// Of the last pass that was completed.
+    pub last: ScrubFound,
+}
+
+/// What a pass has looked at and found.
+#[derive(Debug, Serialize, Deserialize)]
+#[allow(missing_docs, reason = "the names say it")]
+pub struct ScrubFound {
+    pub segments: u64,
+    pub bytes: u64,
+    pub bad_segments: u64,
+    pub unreadable_segments: u64,
+    pub stale_slots: u64,
+}
+
+impl From<ScrubCounts> for ScrubFound {
+    fn from(counts: ScrubCounts) -> Self {
+        let ScrubCounts { segments, bytes, bad_segments, unreadable_segments, stale_slots } = counts;
+        Self { segments, bytes, bad_segments, unreadable_segments, stale_slots }
+    }
+}
+
+impl From<ScrubStatus> for ScrubNumbers {
+    fn from(status: ScrubStatus) -> Self {
+        Self {
+            running: status.running,
+            rate_bytes_per_s: status.rate,
+            slots_done: status.slots_done,
+            slots: status.slots,
+            passes: status.passes,
+            began_secs: status.began_secs,
+            ended_secs: status.ended_secs,
+            rotting: status.is_rotting(),
+            pass: status.counts.into(),
+            last: status.last.into(),
+        }
+    }
+}
+
+impl CacheStatus {
+    /// The numbers of now.
+    pub fn of(cache: &Cache) -> Self {
+        let stats = cache.stats();
+        Self {
+            state: format!("{:?}", stats.state).to_lowercase(),
+            capacity_bytes: stats.capacity_bytes,
+            clean_bytes: stats.clean_bytes,
+            dirty_bytes: stats.dirty_bytes,
+            hits: stats.hits,
+            misses: stats.misses,
+            evictions: stats.evictions,
+            corrupt_segments: stats.corrupt_segments,
+            io_errors: stats.io_errors,
+            scrub: cache.scrub_status().map(ScrubNumbers::from),
+        }
+    }
 }
 
 /// Requests to the object store.
@@ -123,14 +200,16 @@ impl Vfs {
             held_bytes: usage.map(|usage| usage.bytes.max(0) as u64),
             dirty_objects,
             dirty_bytes,
-            read_cached_bytes: read(&c.read_cached),
-            read_stored_bytes: read(&c.read_stored),
+            read_cached_bytes: read(&c.read_cached) + self.direct.counts().bytes,
+            read_stored_bytes: read(&c.read_stored) + self.direct.counts().far_bytes,
             written_bytes: read(&c.written),
             uploaded_bytes: read(&c.uploaded),
             upload_errors: read(&c.upload_errors),
             fetches: read(&c.fetches),
-            group_fetches: read(&c.group_fetches),
+            group_fetches: read(&c.group_fetches) + self.direct.counts().far_reads,
+            direct: self.direct.counts(),
             open_files: self.files.len(),
+            memory: self.ahead.status(),
             journal: JournalStatus {
                 capacity_bytes: journal.capacity_bytes,
                 data_capacity_bytes: journal.data_capacity_bytes,
@@ -139,19 +218,9 @@ impl Vfs {
                 synced_seq: self.parts.journal.synced().0,
                 checkpointed_seq: self.namespace().settled().0,
             },
-            cache: self.parts.cache.as_ref().map(|cache| {
-                let stats = cache.stats();
-                CacheStatus {
-                    state: format!("{:?}", stats.state).to_lowercase(),
-                    capacity_bytes: stats.capacity_bytes,
-                    clean_bytes: stats.clean_bytes,
-                    dirty_bytes: stats.dirty_bytes,
-                    hits: stats.hits,
-                    misses: stats.misses,
-                    evictions: stats.evictions,
-                    corrupt_segments: stats.corrupt_segments,
-                    io_errors: stats.io_errors,
-                }
+            cache: self.parts.cache.as_deref().map(|cache| {
+                let found = CacheStatus::of(cache);
+                CacheStatus { hits: found.hits + self.direct.counts().pins, ..found }
             }),
             store: StoreStatus::of(self.parts.store.place(), &self.parts.store.stats()),
             trouble: self.namespace().trouble(),
@@ -170,7 +239,18 @@ impl Vfs {
 
     /// The cache disk, if there is one.
     pub fn cache_stats(&self) -> Option<CacheStats> {
-        self.parts.cache.as_ref().map(|cache| cache.stats())
+        let stats = self.parts.cache.as_ref()?.stats();
+        Some(CacheStats { hits: stats.hits + self.direct.counts().pins, ..stats })
+    }
+
+    /// The object store.
+    pub fn store(&self) -> Store {
+        (*self.parts.store).clone()
+    }
+
+    /// The cache disk itself.
+    pub fn cache(&self) -> Option<&Cache> {
+        self.parts.cache.as_deref()
     }
 
     /// Objects and bytes that are not stored yet.

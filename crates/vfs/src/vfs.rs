@@ -1,8 +1,8 @@
 //! The parts joined, and the work that goes on in the background.
 
 use crate::{
-    Failure, Group, Metadata, Others, away::on_thread, dirty::Dirty, fetch::Fetches, files::Files, handles::Handles,
-    status::Counters, upload,
+    Failure, Group, Metadata, Others, ahead::Ahead, away::on_thread, direct, dirty::Dirty, fetch::Fetches,
+    files::Files, handles::Handles, status::Counters, upload, warm::Warming,
 };
 use futures::FutureExt;
 use sluice_base::{Clock, Entropy, Errno, SessionId};
@@ -26,6 +26,12 @@ use tokio::sync::{Notify, Semaphore};
 /// its segments to be freed.
 const DISK_FULL_WAIT: Duration = Duration::from_secs(10);
 
+/// Memory for reads, unless told otherwise: one reader of a store at 300 MB/s and 30 ms needs 20 MiB to keep it busy, one at 2 GB/s
+/// and 100 ms less than what this leaves for it.
+pub const MEMORY_BYTES: u64 = 256 << 20;
+/// The least: the largest read of the kernel, for each of a few programs.
+pub const MEMORY_BYTES_MIN: u64 = 32 << 20;
+
 /// Numbers that decide how data moves.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -34,8 +40,8 @@ pub struct Settings {
     pub upload_delay: Duration,
     /// Objects uploaded at once: 4 MiB of memory each.
     pub uploads: usize,
-    /// Objects fetched ahead of a sequential reader, over all readers: 4 MiB of memory each.
-    pub prefetches: usize,
+    /// Memory for what is read: answers under way, what is read ahead, and objects that no cache disk holds until they are stored.
+    pub memory_bytes: u64,
     /// Tries at reading bytes that only a cache disk has, while that gives errors, before they count as lost. With 16 that
     /// is a minute.
     pub read_tries: u32,
@@ -46,7 +52,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         let upload_delay = Duration::from_secs(2);
-        Self { upload_delay, uploads: 4, prefetches: 8, read_tries: 16, reclaim_orphans: true }
+        Self { upload_delay, uploads: 4, memory_bytes: MEMORY_BYTES, read_tries: 16, reclaim_orphans: true }
     }
 }
 
@@ -84,7 +90,14 @@ pub struct Vfs {
     pub(crate) handles: Handles,
     pub(crate) dirty: Dirty,
     pub(crate) fetches: Fetches,
+    pub(crate) warming: Warming,
+    pub(crate) ahead: Ahead,
     pub(crate) counters: Counters,
+    pub(crate) direct: direct::Registry,
+    /// Reads that wait for the cache disk.
+    pub(crate) cold: Semaphore,
+    /// Who fills the cache, one at a time: a file takes one write at a time, and threads that wait for it only spin on its lock.
+    pub(crate) filling: Semaphore,
     /// Told whenever journal or cache got room.
     pub(crate) room: Notify,
     /// Told when the uploader should look at once.
@@ -103,14 +116,19 @@ pub struct Vfs {
 impl Vfs {
     /// Joins the parts and starts the background work. `recovered` are the dirty objects that replay found.
     pub fn start(parts: Parts, settings: Settings, recovered: crate::Recovered) -> Arc<Self> {
-        let dirty = Dirty::new(parts.cache.clone(), parts.clock.clone(), parts.entropy.clone());
+        let dirty = Dirty::new(parts.cache.clone(), parts.clock.clone(), parts.entropy.clone(), settings.memory_bytes);
         recovered.objects.into_iter().for_each(|object| dirty.adopt(object));
         let vfs = Arc::new(Self {
             files: Files::default(),
             handles: Handles::default(),
             dirty,
-            fetches: Fetches::new(settings.prefetches),
+            fetches: Fetches::default(),
+            warming: Warming::default(),
+            ahead: Ahead::new(settings.memory_bytes),
             counters: Counters::default(),
+            direct: direct::Registry::default(),
+            cold: Semaphore::new(direct::COLD_READS_MAX),
+            filling: Semaphore::new(1),
             room: Notify::new(),
             upload_now: Notify::new(),
             uploading: Arc::new(Semaphore::new(settings.uploads)),

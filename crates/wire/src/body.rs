@@ -1,7 +1,33 @@
 //! Bodies: what goes out without being copied, and what came in.
 
+use crate::Region;
 use bytes::Bytes;
 use sluice_base::crc::{Crc32c, crc32c};
+use std::sync::Arc;
+
+/// A part of a body to send.
+#[derive(Clone, Debug)]
+pub enum Piece {
+    /// In memory.
+    Bytes(Bytes),
+    /// In a file.
+    Region(Arc<dyn Region>),
+}
+
+impl Piece {
+    /// Its length in bytes.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Bytes(bytes) => bytes.len(),
+            Self::Region(region) => region.len(),
+        }
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
 
 /// A body to send, in one piece or several that nobody joins.
 #[derive(Clone, Debug, Default)]
@@ -14,13 +40,13 @@ pub struct Payload {
 
 #[derive(Clone, Debug)]
 enum Pieces {
-    One(Bytes),
-    Many(Vec<Bytes>),
+    One(Piece),
+    Many(Vec<Piece>),
 }
 
 impl Default for Pieces {
     fn default() -> Self {
-        Self::One(Bytes::new())
+        Self::One(Piece::Bytes(Bytes::new()))
     }
 }
 
@@ -55,17 +81,22 @@ impl Payload {
     }
 
     /// CRC-32C of the body.
+    ///
+    /// # Panics
+    /// If it has a region and nobody said what it is: regions are there not to be read.
     pub(crate) fn crc(&self) -> u32 {
         if self.bytes == 0 {
             return 0;
         }
-        self.crc.unwrap_or_else(|| match &self.pieces {
-            Pieces::One(piece) => crc32c(piece),
-            Pieces::Many(pieces) => {
-                let mut crc = Crc32c::default();
-                pieces.iter().for_each(|piece| crc.update(piece));
-                crc.value()
+        self.crc.unwrap_or_else(|| {
+            let mut crc = Crc32c::default();
+            for piece in self.pieces() {
+                match piece {
+                    Piece::Bytes(bytes) => crc.update(bytes),
+                    Piece::Region(region) => panic!("{region:?} is sent with a CRC that is known"),
+                }
             }
+            crc.value()
         })
     }
 
@@ -73,7 +104,7 @@ impl Payload {
         self.unchecked
     }
 
-    pub(crate) fn pieces(&self) -> &[Bytes] {
+    pub(crate) fn pieces(&self) -> &[Piece] {
         match &self.pieces {
             Pieces::One(piece) => std::slice::from_ref(piece),
             Pieces::Many(pieces) => pieces,
@@ -83,7 +114,7 @@ impl Payload {
 
 impl From<Bytes> for Payload {
     fn from(piece: Bytes) -> Self {
-        Self { bytes: piece.len(), pieces: Pieces::One(piece), crc: None, unchecked: false }
+        Self { bytes: piece.len(), pieces: Pieces::One(Piece::Bytes(piece)), crc: None, unchecked: false }
     }
 }
 
@@ -101,7 +132,14 @@ impl From<&'static [u8]> for Payload {
 
 impl From<Vec<Bytes>> for Payload {
     fn from(pieces: Vec<Bytes>) -> Self {
-        Self { bytes: pieces.iter().map(Bytes::len).sum(), pieces: Pieces::Many(pieces), crc: None, unchecked: false }
+        pieces.into_iter().map(Piece::Bytes).collect::<Vec<_>>().into()
+    }
+}
+
+/// One with a region needs [`Payload::with_crc`].
+impl From<Vec<Piece>> for Payload {
+    fn from(pieces: Vec<Piece>) -> Self {
+        Self { bytes: pieces.iter().map(Piece::len).sum(), pieces: Pieces::Many(pieces), crc: None, unchecked: false }
     }
 }
 

@@ -1,19 +1,22 @@
 //! The state of one connection. What it is driven by is here; `connection/` has the calls, the frames and the clock.
 
 use crate::{
-    ConnectionError, Event, Header, Hello, Kind, Limits, Payload, Records, RefusalCode, Refused, Versions, Welcome,
+    ConnectionError, Event, Header, Hello, Kind, Limits, Output, Payload, Records, RefusalCode, Refused, RequestId,
+    Versions, Visitor, Welcome,
     handshake::cut,
     inbox::{Inbox, READ_BYTES},
     outbox::Outbox,
 };
 use bytes::{Bytes, BytesMut};
-use std::{collections::VecDeque, time::Duration};
+use sluice_base::crc::crc32c;
+use std::{collections::VecDeque, io::IoSlice, time::Duration};
 
 mod calls;
 mod receive;
 mod time;
 
 use calls::{Asked, Pushed, Taken};
+use receive::FrameBody;
 pub use time::Timers;
 
 /// Most pushes without an ack.
@@ -130,6 +133,22 @@ impl Connection {
         Ok(())
     }
 
+    /// As [`Self::handle_input`], but requests and answers go to `visitor` from where they lie in `bytes`, which are changed if the
+    /// record layer does so.
+    pub fn handle_visited(
+        &mut self,
+        now: Duration,
+        bytes: &mut [u8],
+        visitor: &mut dyn Visitor,
+    ) -> Result<(), ConnectionError> {
+        if self.is_closed() {
+            return Ok(());
+        }
+        self.clock.heard(now);
+        let done = self.visit(now, bytes, visitor);
+        done.inspect_err(|error| self.close_for(error.clone()))
+    }
+
     /// The buffer to receive into, with room for what is awaited: append to it, then call [`Self::handle_received`]. Saves the
     /// copy of [`Self::handle_input`].
     pub fn input(&mut self) -> &mut BytesMut {
@@ -143,7 +162,7 @@ impl Connection {
             return Ok(());
         }
         self.clock.heard(now);
-        let done = self.receive(now);
+        let done = self.receive(now, None);
         done.inspect_err(|error| self.close_for(error.clone()))
     }
 
@@ -164,6 +183,11 @@ impl Connection {
         (crate::HEADER_BYTES + self.records.tag_bytes()).saturating_sub(self.input.buffer.len())
     }
 
+    /// Bytes to the end of the body that is awaited, for a driver that must not read behind it; 0 while a header is.
+    pub fn body_bytes_missing(&self) -> usize {
+        if self.input.awaits_body() { self.input.missing(self.records.tag_bytes()) } else { 0 }
+    }
+
     /// Part of the body that [`Self::expects_body`] announced has come.
     pub fn handle_heard(&mut self, now: Duration) {
         self.clock.heard(now);
@@ -181,7 +205,21 @@ impl Connection {
         );
         let header = self.input.take_awaited().expect("compared above");
         self.clock.heard(now);
-        let done = self.frame(now, header, body);
+        let done = self.frame(now, header, FrameBody::Owned(body), None);
+        done.inspect_err(|error| self.close_for(error.clone()))
+    }
+
+    /// The whole body that [`Self::expects_body`] announced, of an answer, has been received where it belongs, and whoever waits for it
+    /// compares it with the header's CRC. The request, if it is still waited for.
+    ///
+    /// # Panics
+    /// If none is awaited, or not of an answer.
+    pub fn handle_body_elsewhere(&mut self, now: Duration) -> Result<Option<RequestId>, ConnectionError> {
+        let header = self.input.take_awaited().filter(|header| header.kind == Kind::Reply);
+        let Header { kind, id, .. } = header.expect("the body of an answer is awaited");
+        self.clock.heard(now);
+        let unknown = ConnectionError::Unknown { kind, id };
+        let done = self.asked.answered(id).map(|is_awaited| is_awaited.then_some(RequestId(id))).ok_or(unknown);
         done.inspect_err(|error| self.close_for(error.clone()))
     }
 
@@ -208,12 +246,34 @@ impl Connection {
     /// into memory.
     pub fn poll_transmit(&mut self, now: Duration, out: &mut Vec<Bytes>, bytes_max: usize) -> usize {
         let listening = self.wants_input();
-        let taken = self.output.take(out, bytes_max);
-        if taken > 0 && !listening {
+        let (before, pieces) = (self.output.len(), out.len());
+        if let Err(error) = self.output.take(out, bytes_max) {
+            self.handle_lost(format!("reading what is to be sent failed: {error}"));
+            return out[pieces..].iter().map(Bytes::len).sum();
+        }
+        let taken = before - self.output.len();
+        self.noted_sent(now, taken, listening);
+        taken
+    }
+
+    /// What is to be sent first, where it lies; `slices` are filled with it. For drivers that send from files. Then
+    /// [`Self::handle_sent`].
+    pub fn output<'a>(&'a self, slices: &mut [IoSlice<'a>]) -> Output<'a> {
+        self.output.front(slices)
+    }
+
+    /// The stream has taken `bytes` of [`Self::output`].
+    pub fn handle_sent(&mut self, now: Duration, bytes: usize) {
+        let listening = self.wants_input();
+        self.output.sent(bytes);
+        self.noted_sent(now, bytes, listening);
+    }
+
+    fn noted_sent(&mut self, now: Duration, bytes: usize, listening: bool) {
+        if bytes > 0 && !listening {
             // The only sign of life that there can be.
             self.clock.heard(now);
         }
-        taken
     }
 
     /// Bytes that wait for [`Self::poll_transmit`].
@@ -307,6 +367,15 @@ impl Connection {
             epoch: self.epoch,
             ..header
         };
-        self.output.frame(self.records.as_mut(), &header, payload);
+        if let Err(error) = self.output.frame(self.records.as_mut(), &header, payload) {
+            self.handle_lost(format!("reading what is to be sent failed: {error}"));
+        }
+    }
+
+    /// As [`Self::send_frame`], with a body that is copied.
+    fn send_bytes(&mut self, header: Header, body: &[u8]) {
+        let (length, body_crc) = (body.len() as u32, if body.is_empty() { 0 } else { crc32c(body) });
+        let header = Header { length, body_crc, epoch: self.epoch, ..header };
+        self.output.frame_of(self.records.as_mut(), &header, body);
     }
 }

@@ -1,22 +1,19 @@
 //! Bytes on their way in, until they are a frame.
 
-use crate::{ConnectionError, Header, Records, header::HEADER_BYTES};
-use bytes::{Buf, Bytes, BytesMut};
+use crate::{Header, header::HEADER_BYTES};
+use bytes::BytesMut;
 
 /// Room for one read, in bytes: a few hundred small frames, or the start of a large one.
 pub(crate) const READ_BYTES: usize = 64 << 10;
 /// With less room than this a read is not worth its system call.
 const READ_BYTES_MIN: usize = 4 << 10;
-/// Bodies up to this size are copied, so that the buffer is free for the next read and a small body does not keep a large
-/// buffer alive.
-const COPY_BYTES_MAX: usize = 4 << 10;
 
 /// At most one incomplete frame, and behind it nothing.
 #[derive(Default)]
 pub(crate) struct Inbox {
     pub(crate) buffer: BytesMut,
     /// Of the frame whose body is awaited.
-    header: Option<Header>,
+    pub(crate) header: Option<Header>,
 }
 
 impl Inbox {
@@ -33,45 +30,10 @@ impl Inbox {
         &mut self.buffer
     }
 
-    /// The header of the next frame, once it is there; `None` while its body is awaited.
-    pub(crate) fn next_header(&mut self, records: &mut dyn Records) -> Result<Option<Header>, ConnectionError> {
-        let tag_bytes = records.tag_bytes();
-        if self.header.is_some() || self.buffer.len() < HEADER_BYTES + tag_bytes {
-            return Ok(None);
-        }
-        let (record, rest) = self.buffer.split_at_mut(HEADER_BYTES);
-        records.open(record, &rest[..tag_bytes])?;
-        let header = Header::parse(self.buffer[..HEADER_BYTES].try_into().expect("its length"))?;
-        self.buffer.advance(HEADER_BYTES + tag_bytes);
-        self.header = Some(header);
-        Ok(Some(header))
-    }
-
-    /// The frame whose header was taken, once its body is there.
-    pub(crate) fn next_frame(&mut self, records: &mut dyn Records) -> Result<Option<(Header, Bytes)>, ConnectionError> {
-        let Some(header) = self.header else { return Ok(None) };
-        let length = header.length as usize;
-        if length == 0 {
-            self.header = None;
-            return Ok(Some((header, Bytes::new())));
-        }
-        let tag_bytes = records.tag_bytes();
-        if self.buffer.len() < length + tag_bytes {
-            return Ok(None);
-        }
-        let (record, rest) = self.buffer.split_at_mut(length);
-        records.open(record, &rest[..tag_bytes])?;
-        let body = if length <= COPY_BYTES_MAX {
-            let body = Bytes::copy_from_slice(&self.buffer[..length]);
-            self.buffer.advance(length + tag_bytes);
-            body
-        } else {
-            let body = self.buffer.split_to(length).freeze();
-            self.buffer.advance(tag_bytes);
-            body
-        };
-        self.header = None;
-        Ok(Some((header, body)))
+    /// Bytes to the end of what is awaited, a header or a body; at least 1.
+    pub(crate) fn missing(&self, tag_bytes: usize) -> usize {
+        let awaited = self.header.map_or(HEADER_BYTES, |header| header.length as usize);
+        (awaited + tag_bytes).saturating_sub(self.buffer.len()).max(1)
     }
 
     /// Whether the body of a frame is awaited, or the rest of it.

@@ -2,7 +2,8 @@
 //!
 //! A [`Connection`] is driven: bytes go in ([`Connection::handle_input`]), bytes come out ([`Connection::poll_transmit`]), what
 //! happened is asked for ([`Connection::poll_event`]), and time is an argument, a monotonic time since some fixed start as
-//! `sluice_base::Clock::monotonic` gives it. So sockets and the simulator drive the same code.
+//! `sluice_base::Clock::monotonic` gives it. So sockets and the simulator drive the same code. Drivers on the fast path use
+//! [`Connection::handle_visited`] and [`Connection::output`] instead, which copy nothing on the way and send from files.
 //!
 //! Once open, both sides are alike: either asks, any number of requests is under way, answers come in any order. Two things
 //! are one-sided. The acceptor alone pushes. And the acceptor alone stops reading while it has too much to send
@@ -24,8 +25,10 @@ mod header;
 mod inbox;
 mod outbox;
 mod records;
+mod region;
+mod visitor;
 
-pub use body::{BadChecksum, Body, Payload};
+pub use body::{BadChecksum, Body, Payload, Piece};
 pub use connection::{Connection, Options, PUSHES_MAX, Timers};
 pub use error::{ConnectionError, Full};
 pub use event::{Event, FAILED_CANCELLED, FAILED_CLOSING, FAILED_INTERNAL, Push, PushNumber, Request, RequestId};
@@ -36,4 +39,7 @@ pub use handshake::{
 pub use header::{
     DATA_BYTES_MAX, DEADLINE_MAX, FORMAT, FrameError, HEADER_BYTES, Header, Kind, NOTE_BYTES_MAX, PUSH_BYTES_MAX,
 };
+pub use outbox::Output;
 pub use records::{Clear, RecordError, Records};
+pub use region::Region;
+pub use visitor::{BodyRef, ReplyRef, RequestRef, Visitor};

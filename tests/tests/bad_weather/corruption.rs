@@ -19,7 +19,7 @@ const LEN: usize = 3 << 20;
 const NEEDLE: std::ops::Range<usize> = 32 << 10..(32 << 10) + 64;
 
 /// Flips one bit wherever `needle` is stored in the files under `dir`; returns how often it was found.
-fn flip(dir: &Path, needle: &[u8]) -> usize {
+pub fn flip(dir: &Path, needle: &[u8]) -> usize {
     let mut found = 0;
     for entry in fs::read_dir(dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display())) {
         let path = entry.unwrap().path();

@@ -6,7 +6,7 @@ mod trouble;
 use sluice_tests::{
     Mount, Server, Stopwatch,
     group::{Node, members, sum},
-    skipped_in_local_mode, wait_for,
+    noise, skipped_in_local_mode, wait_for,
 };
 use std::{
     fs::{self, File},
@@ -18,13 +18,6 @@ const MIB: usize = 1 << 20;
 const LIMIT: Duration = Duration::from_secs(30);
 /// Numbers of a node arrive with its next heartbeat.
 const HEARD: Duration = Duration::from_secs(10);
-
-fn noise(seed: u64, len: usize) -> Vec<u8> {
-    use rand::{Rng, SeedableRng, rngs::StdRng};
-    let mut bytes = vec![0; len];
-    StdRng::seed_from_u64(seed).fill(&mut bytes[..]);
-    bytes
-}
 
 /// A served volume with one file in its store.
 fn stored(len: usize) -> (Server, Vec<u8>) {

@@ -1,9 +1,14 @@
 //! `/healthz` of processes whose disks fail them.
 
 use super::{LIMIT, METRICS, MIB, health, http, noise, scrape};
-use sluice_tests::{Gateway, Server, SmallDisk, Volume, group::Node, in_background, skipped_in_local_mode, wait_for};
+use sluice_tests::{
+    Gateway, Server, SmallDisk, Volume,
+    group::{Node, members},
+    in_background, skipped_in_local_mode, wait_for,
+};
 use std::{
-    fs,
+    fs::{self, File},
+    os::unix::fs::FileExt,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::SeqCst},
@@ -68,4 +73,35 @@ fn a_failed_cache_disk_is_told() {
         wait_for("the failed disk to be told", LIMIT, || health(&at) == (503, "the cache disk has failed\n".into()));
     }
     assert_eq!(scrape(&at).value("sluice_cache_usable"), 0.0);
+}
+
+/// To be survived: a node's cache disk gives other bytes than were written. Once it is scrubbed, whoever watches is told.
+#[test]
+fn a_rotting_cache_disk_is_told() {
+    if skipped_in_local_mode("a_rotting_cache_disk_is_told") {
+        return;
+    }
+    let server = Server::new();
+    let node = Node::start_with(&server, "one", &METRICS);
+    let at = http::address(|| node.log());
+    let bytes = noise(1, 16 * MIB);
+    let writer = server.mount("writer");
+    fs::write(writer.path("file"), &bytes).unwrap();
+    writer.umount();
+    let reader = server.try_mount("reader", &["--cache", "none"]).unwrap_or_else(|ran| panic!("{ran:#?}"));
+    let warmed = ["warmup".as_ref(), reader.root().as_os_str(), "--to".as_ref(), "group".as_ref(), "--wait".as_ref()];
+    server.volume().sluice(warmed).ok();
+    let scrub = || server.volume().sluice(["scrub".as_ref(), node.dir.as_os_str()]);
+    scrub().ok();
+    assert_eq!(health(&at), (200, "healthy\n".into()));
+    // Ten segments of the first slot.
+    let slab = File::options().write(true).open(node.dir.join("slab-00000")).unwrap();
+    (0..10).for_each(|index| slab.write_all_at(b"rotten", index * (32 << 10) + 99).unwrap());
+    assert_eq!(scrub().code, Some(2));
+    let (status, why) = health(&at);
+    assert!(status == 503 && why.contains("the cache disk is rotting: 10 bad segments"), "{status} {why}");
+    assert_eq!(scrape(&at).value("sluice_scrub_bad_segments"), 10.0);
+    wait_for("the server to hear of it", LIMIT, || members(&server)[0]["rotten_segments"] == 10);
+    assert_eq!(members(&server)[0]["scrub_done"], 1.0);
+    assert!(fs::read(reader.path("file")).unwrap() == bytes);
 }

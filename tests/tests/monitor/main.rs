@@ -7,6 +7,7 @@ mod metrics;
 mod prometheus;
 mod status;
 
+use sluice_tests::noise;
 use std::time::Duration;
 
 /// For conditions that come true within seconds on a machine that has nothing else to do.
@@ -23,11 +24,4 @@ fn scrape(address: &str) -> prometheus::Scrape {
 fn health(address: &str) -> (u16, String) {
     let (status, _, words) = http::ask(address, "GET", "/healthz");
     (status, words)
-}
-
-fn noise(seed: u64, len: usize) -> Vec<u8> {
-    use rand::{Rng, SeedableRng, rngs::StdRng};
-    let mut bytes = vec![0; len];
-    StdRng::seed_from_u64(seed).fill(&mut bytes[..]);
-    bytes
 }

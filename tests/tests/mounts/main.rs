@@ -9,6 +9,7 @@ mod mistakes;
 mod server;
 mod sharing;
 
+use sluice_tests::noise;
 use std::{
     fs::File,
     io::{self, Read, Write},
@@ -21,13 +22,6 @@ fn read(path: impl AsRef<Path>) -> Result<Vec<u8>, Option<i32>> {
     let mut bytes = Vec::new();
     let done = File::open(path).and_then(|mut file| file.read_to_end(&mut bytes));
     done.map(|_| bytes).map_err(|error| error.raw_os_error())
-}
-
-fn noise(seed: u64, len: usize) -> Vec<u8> {
-    use rand::{Rng, SeedableRng, rngs::StdRng};
-    let mut bytes = vec![0; len];
-    StdRng::seed_from_u64(seed).fill(&mut bytes[..]);
-    bytes
 }
 
 /// Writes a file by a process of its own. A test that starts the server must have no file of a mount open to write: between fork and exec the

@@ -4,6 +4,7 @@ use std::{
     fs::{self, File},
     os::unix::fs::{FileExt, MetadataExt},
     path::Path,
+    time::SystemTime,
 };
 
 use rustix::{
@@ -44,6 +45,9 @@ fn fallocate_keep_size() {
     file.write_all_at(b"abc", 0).unwrap();
     fallocate(&file, FallocateFlags::KEEP_SIZE, 0, MIB).unwrap();
     assert_eq!(file.metadata().unwrap().len(), 3);
+    file.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+    fallocate(&file, FallocateFlags::KEEP_SIZE, 0, MIB).unwrap();
+    assert!(file.metadata().unwrap().modified().unwrap() > SystemTime::UNIX_EPOCH, "as on ext4");
     file.set_len(MIB).unwrap();
     let mut tail = vec![1; 100];
     file.read_exact_at(&mut tail, 3).unwrap();
@@ -182,6 +186,24 @@ fn copy_file_range_copies() {
     drop((from, to));
     for _ in 0..2 {
         assert!(fs::read(&b).unwrap() == expected);
+        place.remount();
+    }
+}
+
+#[test]
+fn a_copy_outlives_its_source() {
+    let mut place = Place::new();
+    let (a, b) = (place.path("a"), place.path("b"));
+    let bytes = pattern(1_000_000);
+    let (from, to) = (read_write(&a), read_write(&b));
+    from.write_all_at(&bytes, 0).unwrap();
+    assert_eq!(copy_all(&from, 0, &to, 0, bytes.len()).unwrap(), bytes.len());
+    // The copy is in the volume before the source, which then has nothing of it any more.
+    to.sync_all().unwrap();
+    from.set_len(0).unwrap();
+    drop((from, to));
+    for _ in 0..2 {
+        assert!(fs::read(&b).unwrap() == bytes);
         place.remount();
     }
 }

@@ -5,6 +5,7 @@ use crate::Errno;
 use parking_lot::Mutex;
 use std::{
     io,
+    os::fd::BorrowedFd,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -12,7 +13,7 @@ use std::{
 /// What may be made to fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// `read_exact_at`.
+    /// `read_exact_at`, `read_resident_at` and `is_resident`.
     Read,
     /// `write_all_at`. A write that fails leaves its first half behind, as a real one may.
     Write,
@@ -186,6 +187,29 @@ impl DiskFile for FaultyFile {
 
     fn punch(&self, offset: u64, bytes: u64) -> io::Result<()> {
         self.inner.punch(offset, bytes)
+    }
+
+    fn read_resident_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
+        self.plan.check(Operation::Read, &self.path)?;
+        self.inner.read_resident_at(buf, offset)
+    }
+
+    fn is_resident(&self, offset: u64, bytes: u64) -> io::Result<Option<bool>> {
+        self.plan.check(Operation::Read, &self.path)?;
+        self.inner.is_resident(offset, bytes)
+    }
+
+    fn will_need(&self, offset: u64, bytes: u64) {
+        self.inner.will_need(offset, bytes);
+    }
+
+    fn expect_random(&self) {
+        self.inner.expect_random();
+    }
+
+    /// None: no read goes past the plan.
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
 }
 

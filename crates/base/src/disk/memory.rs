@@ -17,6 +17,8 @@ use rand::{Rng, SeedableRng, rngs::SmallRng};
 use std::{
     collections::{BTreeMap, BTreeSet},
     io,
+    ops::Range,
+    os::fd::BorrowedFd,
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -64,8 +66,16 @@ impl MemoryDisk {
         self.room.used.load(Ordering::Relaxed)
     }
 
-    /// Flips one bit of the byte at `offset` of the file `path`, on the platter and in the page cache; which bit follows from
-    /// the offset. False when there is no such file or byte: a hole has none.
+    /// The kernel gives up what it keeps of the file `path` in memory; what was not synced is not lost. False when there is none.
+    pub fn drop_pages(&self, path: &Path) -> bool {
+        let Some(file) = self.names.lock().live.get(path).cloned() else { return false };
+        let state = &mut *file.state.lock();
+        state.cold = state.live.pages().collect();
+        true
+    }
+
+    /// Flips one bit of the byte at `offset` of the file `path`, on the platter, and drops its page from memory: rot is met when
+    /// the disk is read. Which bit follows from the offset. False when there is no such file or byte: a hole has none.
     pub fn flip_bit(&self, path: &Path, offset: u64) -> bool {
         let Some(file) = self.names.lock().live.get(path).cloned() else { return false };
         let mut state = file.state.lock();
@@ -79,6 +89,7 @@ impl MemoryDisk {
             return false;
         }
         state.live.apply(&flipped);
+        state.cold.insert(offset / PAGE_BYTES);
         if offset < state.durable.size() && state.durable.missing_pages(&flipped) == 0 {
             state.durable.apply(&flipped);
         }
@@ -235,8 +246,28 @@ struct FileState {
     live: Content,
     durable: Content,
     pending: Vec<Change>,
+    /// Pages that the kernel does not have in memory.
+    cold: BTreeSet<u64>,
     /// A file without a name no longer counts against the disk's capacity.
     unlinked: bool,
+}
+
+impl FileState {
+    fn is_resident(&self, offset: u64, bytes: u64) -> bool {
+        self.cold.range(touched(offset, bytes)).next().is_none()
+    }
+
+    fn warm(&mut self, offset: u64, bytes: u64) {
+        if !self.cold.is_empty() {
+            let warm = touched(offset, bytes);
+            self.cold.retain(|page| !warm.contains(page));
+        }
+    }
+}
+
+/// Pages that hold a byte of [offset, offset + bytes).
+fn touched(offset: u64, bytes: u64) -> Range<u64> {
+    offset / PAGE_BYTES..(offset + bytes).div_ceil(PAGE_BYTES).max(offset / PAGE_BYTES)
 }
 
 impl MemoryFile {
@@ -255,6 +286,10 @@ impl MemoryFile {
         }
         let expected = before + state.live.missing_pages(&change);
         state.live.apply(&change);
+        if !state.cold.is_empty() {
+            let warm = change.pages();
+            state.cold.retain(|page| !warm.contains(page));
+        }
         if !state.unlinked {
             self.room.give_back((expected - state.live.page_count()) * PAGE_BYTES);
         }
@@ -280,7 +315,9 @@ impl MemoryFile {
 
 impl DiskFile for MemoryFile {
     fn read_exact_at(&self, buf: &mut [u8], offset: u64) -> io::Result<()> {
-        self.state.lock().live.read(buf, offset)
+        let mut state = self.state.lock();
+        state.warm(offset, buf.len() as u64);
+        state.live.read(buf, offset)
     }
 
     fn write_all_at(&self, buf: &[u8], offset: u64) -> io::Result<()> {
@@ -307,5 +344,27 @@ impl DiskFile for MemoryFile {
 
     fn punch(&self, offset: u64, bytes: u64) -> io::Result<()> {
         self.change(Change::Punch { offset, bytes })
+    }
+
+    fn read_resident_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
+        let state = self.state.lock();
+        if !state.is_resident(offset, buf.len() as u64) {
+            return Ok(false);
+        }
+        state.live.read(buf, offset).map(|()| true)
+    }
+
+    fn is_resident(&self, offset: u64, bytes: u64) -> io::Result<Option<bool>> {
+        Ok(Some(self.state.lock().is_resident(offset, bytes)))
+    }
+
+    /// Does nothing: a disk may ignore hints.
+    fn will_need(&self, _: u64, _: u64) {}
+
+    /// No read brings in more than was asked for anyway.
+    fn expect_random(&self) {}
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        None
     }
 }

@@ -1,11 +1,15 @@
 //! The host's own disks.
 
-use super::{Disk, DiskFile, Space};
-use rustix::fs::{FallocateFlags, fallocate};
+use super::{Disk, DiskFile, Space, residency};
+use rustix::fs::{Advice, FallocateFlags, OFlags, fadvise, fallocate};
 use std::{
     fs::{self, File, OpenOptions},
     io,
-    os::unix::fs::FileExt,
+    num::NonZeroU64,
+    os::{
+        fd::{AsFd, BorrowedFd},
+        unix::fs::{FileExt, OpenOptionsExt},
+    },
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -17,6 +21,15 @@ impl Disk for RealDisk {
     fn open(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path)?;
         Ok(Arc::new(RealFile(file)))
+    }
+
+    fn open_direct(&self, path: &Path) -> io::Result<Arc<dyn DiskFile>> {
+        let direct = OFlags::DIRECT.bits().cast_signed();
+        match OpenOptions::new().read(true).custom_flags(direct).open(path) {
+            // open(2): the file system does not know O_DIRECT.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => self.open(path),
+            opened => Ok(Arc::new(RealFile(opened?))),
+        }
     }
 
     fn create_dir_all(&self, path: &Path) -> io::Result<()> {
@@ -74,5 +87,27 @@ impl DiskFile for RealFile {
 
     fn punch(&self, offset: u64, bytes: u64) -> io::Result<()> {
         Ok(fallocate(&self.0, FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE, offset, bytes)?)
+    }
+
+    fn read_resident_at(&self, buf: &mut [u8], offset: u64) -> io::Result<bool> {
+        residency::read(&self.0, buf, offset)
+    }
+
+    fn is_resident(&self, offset: u64, bytes: u64) -> io::Result<Option<bool>> {
+        residency::is_resident(&self.0, offset, bytes)
+    }
+
+    fn will_need(&self, offset: u64, bytes: u64) {
+        if let Some(bytes) = NonZeroU64::new(bytes) {
+            let _ = fadvise(&self.0, offset, Some(bytes), Advice::WillNeed);
+        }
+    }
+
+    fn expect_random(&self) {
+        let _ = fadvise(&self.0, 0, None, Advice::Random);
+    }
+
+    fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        Some(self.0.as_fd())
     }
 }

@@ -2,64 +2,28 @@
 
 mod overview;
 
-use super::{ASK_BYTES_MAX, Ask, Told, short_path, socket_path};
+use super::{
+    Ask, Told,
+    listen::{ANSWERS_MAX, Asker, Socket},
+    scrub, warm,
+};
 use crate::{config::VolumeConfig, mounts, output, units::quoted};
-use anyhow::{Context, bail};
+use anyhow::bail;
 use serde_json::json;
 use sluice_fuse::{MountError, Session};
 use sluice_join::MetaService;
-use sluice_vfs::Vfs;
+use sluice_vfs::{Vfs, Warmup};
 use std::{
-    collections::VecDeque,
-    fs,
-    os::unix::{fs::PermissionsExt, net},
     path::{Path, PathBuf},
     sync::{Arc, Weak},
     time::Duration,
 };
-use tokio::{
-    io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader},
-    net::{UnixListener, UnixStream},
-    sync::{Semaphore, mpsc, watch},
-    task::AbortHandle,
-};
+use tokio::sync::{mpsc, watch};
 
-/// Connections that have not asked yet; one more, and the oldest is closed: who connects and says nothing shuts nobody out.
-const IDLE_MAX: usize = 64;
-/// Requests being answered at once; those of `umount` last as long as the drain.
-const ANSWERS_MAX: usize = 64;
-/// How long the other end may take to send its line, or to take ours.
-const PATIENCE: Duration = Duration::from_secs(5);
 /// Between two lines to one who waits for the end.
 const TELL_INTERVAL: Duration = Duration::from_millis(300);
 /// Lines without anything stored before that is called trouble: 3 s.
 const STALLED_TELLS: u32 = 10;
-
-/// The socket in the volume's directory; the file goes when this is dropped.
-pub struct Socket {
-    listener: net::UnixListener,
-    path: PathBuf,
-}
-
-impl Socket {
-    /// Takes the place of what a killed process left.
-    pub fn bind(dir: &Path) -> anyhow::Result<Self> {
-        let path = socket_path(dir);
-        let what = || format!("listening at {}", path.display());
-        let _ = fs::remove_file(&path);
-        let held = fs::File::open(dir).with_context(what)?;
-        let listener = net::UnixListener::bind(short_path(&held)).with_context(what)?;
-        fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).with_context(what)?;
-        listener.set_nonblocking(true).with_context(what)?;
-        Ok(Self { listener, path })
-    }
-}
-
-impl Drop for Socket {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
-    }
-}
 
 /// That the process is to end, and that it ends without what it should have done before.
 #[derive(Default)]
@@ -103,63 +67,43 @@ pub struct Server {
 impl Server {
     /// Answers on the runtime. The first value, dropped, says that the drain is over; the second keeps the connections of those
     /// who wait for the end of the process.
-    pub fn listen(self, socket: &Socket) -> anyhow::Result<(watch::Sender<()>, mpsc::Receiver<UnixStream>)> {
-        let listener = UnixListener::from_std(socket.listener.try_clone()?)?;
+    pub fn listen(self, socket: &Socket) -> anyhow::Result<(watch::Sender<()>, mpsc::Receiver<Asker>)> {
         let (drained, is_drained) = watch::channel(());
         let (keep, kept) = mpsc::channel(ANSWERS_MAX);
-        let places = Arc::new(Semaphore::new(ANSWERS_MAX));
-        tokio::spawn(async move {
-            let mut idle: VecDeque<AbortHandle> = VecDeque::new();
-            loop {
-                let Ok((stream, _)) = listener.accept().await else {
-                    // Out of descriptors, which only time can give back.
-                    tokio::time::sleep(TELL_INTERVAL).await;
-                    continue;
-                };
-                idle.retain(|reading| !reading.is_finished());
-                if idle.len() >= IDLE_MAX
-                    && let Some(oldest) = idle.pop_front()
-                {
-                    oldest.abort();
-                }
-                let asked = tokio::spawn(read_ask(stream));
-                idle.push_back(asked.abort_handle());
-                let (server, is_drained, keep, places) =
-                    (self.clone(), is_drained.clone(), keep.clone(), places.clone());
-                tokio::spawn(async move {
-                    let Ok(Ok((stream, ask))) = asked.await else { return };
-                    let Ok(_place) = places.acquire_owned().await else { return };
-                    if let Err(error) = server.answer(stream, ask, is_drained, keep).await {
-                        tracing::debug!(%error, "a control connection ended");
-                    }
-                });
-            }
-        });
+        socket.listen(move |asker, ask| {
+            let (server, is_drained, keep) = (self.clone(), is_drained.clone(), keep.clone());
+            async move { server.answer(asker, ask, is_drained, keep).await }
+        })?;
         Ok((drained, kept))
     }
 
     async fn answer(
         &self,
-        mut stream: UnixStream,
+        mut asker: Asker,
         ask: Ask,
         drained: watch::Receiver<()>,
-        keep: mpsc::Sender<UnixStream>,
+        keep: mpsc::Sender<Asker>,
     ) -> anyhow::Result<()> {
         match ask {
-            Ask::Status => tell(&mut stream, &Told::Status { status: self.status() }).await,
+            Ask::Status => asker.tell(&Told::Status { status: self.status() }).await,
+            Ask::Scrub { rate } => scrub::answer(&mut asker, self.vfs.cache(), rate).await,
+            Ask::Warmup { to, wait } => warm::warm(asker, &self.vfs, to, wait).await,
+            Ask::Held => warm::held(asker, &self.vfs).await,
+            Ask::Evict => warm::evict(asker, &self.vfs, self.mount.as_ref().map(|(mount, _)| &**mount)).await,
+            Ask::Learn => warm::learn(asker, &self.vfs).await,
             Ask::Umount { lazy } => {
                 tokio::select! {
-                    ended = self.end(&mut stream, lazy, drained) => if !ended? { return Ok(()) },
-                    error = self.ending.gave_up() => return tell(&mut stream, &Told::Failed { error }).await,
+                    ended = self.end(&mut asker, lazy, drained) => if !ended? { return Ok(()) },
+                    error = self.ending.gave_up() => return asker.tell(&Told::Failed { error }).await,
                 }
-                let _ = keep.send(stream).await;
+                let _ = keep.send(asker).await;
                 Ok(())
             }
         }
     }
 
     /// Unmounts, and tells of the drain until it is over; false when it could not.
-    async fn end(&self, stream: &mut UnixStream, lazy: bool, drained: watch::Receiver<()>) -> anyhow::Result<bool> {
+    async fn end(&self, asker: &mut Asker, lazy: bool, drained: watch::Receiver<()>) -> anyhow::Result<bool> {
         if self.mount.is_some() {
             self.ending.wanted.send_replace(true);
         }
@@ -168,21 +112,21 @@ impl Server {
         let unmounted = tokio::task::spawn_blocking(move || server.unmount(lazy)).await?;
         if let Err(error) = unmounted {
             self.ending.wanted.send_replace(false);
-            tell(stream, &Told::Failed { error: error.to_string() }).await?;
+            asker.tell(&Told::Failed { error: error.to_string() }).await?;
             return Ok(false);
         }
-        self.tell_of_the_drain(stream, drained).await?;
+        self.tell_of_the_drain(asker, drained).await?;
         Ok(true)
     }
 
-    async fn tell_of_the_drain(&self, stream: &mut UnixStream, mut drained: watch::Receiver<()>) -> anyhow::Result<()> {
+    async fn tell_of_the_drain(&self, asker: &mut Asker, mut drained: watch::Receiver<()>) -> anyhow::Result<()> {
         let (mut least, mut stalled) = (u64::MAX, 0);
         loop {
             let (objects, bytes) = self.vfs.dirty_totals();
             stalled = if bytes < least { 0 } else { stalled + 1 };
             least = least.min(bytes);
             let trouble = self.trouble(stalled);
-            tell(stream, &Told::Draining { objects, bytes, trouble }).await?;
+            asker.tell(&Told::Draining { objects, bytes, trouble }).await?;
             if tokio::time::timeout(TELL_INTERVAL, drained.changed()).await.is_ok() {
                 return Ok(());
             }
@@ -242,6 +186,11 @@ impl Server {
         }
     }
 
+    fn warmups(&self) -> Vec<serde_json::Value> {
+        let told = |warmup: &Arc<Warmup>| json!({ "to": warmup.to, "numbers": warmup.numbers() });
+        self.vfs.warmups().iter().map(told).collect()
+    }
+
     /// What `sluice status --json` prints.
     pub fn status(&self) -> serde_json::Value {
         let counts = self.mount.as_ref().map(|(mount, _)| mount.counts().named());
@@ -257,6 +206,7 @@ impl Server {
             "requests": counts,
             "last_warning": output::last_warning(),
             "numbers": self.vfs.status().ok(),
+            "warmups": self.warmups(),
         });
         if let Some(service) = self.service.as_ref().and_then(Weak::upgrade) {
             let own = self.vfs.dirty_totals().1;
@@ -264,19 +214,4 @@ impl Server {
         }
         status
     }
-}
-
-/// The one line that a client sends.
-async fn read_ask(stream: UnixStream) -> anyhow::Result<(UnixStream, Ask)> {
-    let mut reader = BufReader::new(stream.take(ASK_BYTES_MAX));
-    let mut line = Vec::new();
-    tokio::time::timeout(PATIENCE, reader.read_until(b'\n', &mut line)).await??;
-    let ask = serde_json::from_slice(&line)?;
-    Ok((reader.into_inner().into_inner(), ask))
-}
-
-async fn tell(stream: &mut UnixStream, told: &Told) -> anyhow::Result<()> {
-    let mut line = serde_json::to_vec(told)?;
-    line.push(b'\n');
-    Ok(tokio::time::timeout(PATIENCE, stream.write_all(&line)).await??)
 }

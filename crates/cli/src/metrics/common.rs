@@ -2,7 +2,7 @@
 
 use sluice_monitor::{Page, resident_bytes};
 use sluice_object::{StoreStats, backend::RequestKind};
-use sluice_store::{CacheState, CacheStats};
+use sluice_store::{Cache, CacheState, ScrubStatus};
 
 /// The process.
 pub fn process(page: &mut Page, role: &str) {
@@ -32,7 +32,11 @@ pub fn store(page: &mut Page, stats: &StoreStats) {
 }
 
 /// The cache disk.
-pub fn cache(page: &mut Page, stats: &CacheStats) {
+pub fn cache(page: &mut Page, cache: &Cache) {
+    let stats = cache.stats();
+    if let Some(status) = cache.scrub_status() {
+        scrub(page, &status);
+    }
     page.gauge("sluice_cache_usable", "1 while the cache disk is in use, 0 once it has failed.")
         .is(stats.state != CacheState::Failed);
     page.gauge("sluice_cache_capacity_bytes", "Room of the cache.").is(stats.capacity_bytes);
@@ -45,4 +49,22 @@ pub fn cache(page: &mut Page, stats: &CacheStats) {
     page.counter("sluice_cache_corrupt_segments_total", "Segments in the cache that failed their check.")
         .is(stats.corrupt_segments);
     page.counter("sluice_cache_io_errors_total", "Errors of the cache disk.").is(stats.io_errors);
+}
+
+fn scrub(page: &mut Page, status: &ScrubStatus) {
+    page.gauge("sluice_scrub_running", "1 while the cache disk is read again and checked.").is(status.running);
+    let done = f64::from(status.slots_done) / f64::from(status.slots.max(1));
+    page.gauge("sluice_scrub_done_ratio", "How much of the latest scrub is done, 0 to 1.").is(done);
+    page.gauge("sluice_scrub_read_bytes", "Bytes that the latest scrub has read.").is(status.counts.bytes);
+    page.gauge("sluice_scrub_bad_segments", "Segments that the last two scrubs found to be bad.").is(status.rotten());
+    page.counter("sluice_scrub_passes_total", "Scrubs of this cache that were completed, ever.").is(status.passes);
+}
+
+/// That the cache disk should be replaced, if it should.
+pub fn rot(cache: &Cache) -> Option<String> {
+    let scrub = cache.scrub_status().filter(ScrubStatus::is_rotting)?;
+    Some(format!(
+        "the cache disk is rotting: {} bad segments in the last two scrubs; replace it. Reads are right, each is checked",
+        scrub.rotten()
+    ))
 }

@@ -19,7 +19,7 @@ impl Source for NodeSource {
     fn metrics(&self, page: &mut Page) {
         common::process(page, "node");
         common::store(page, &self.node.store_stats());
-        common::cache(page, &self.node.cache().stats());
+        common::cache(page, self.node.cache());
         let numbers = self.node.numbers();
         page.counter(
             "sluice_node_requests_total",
@@ -52,6 +52,7 @@ impl Source for NodeSource {
             if self.node.cache().stats().state == CacheState::Failed {
                 troubles.push("the cache disk has failed".into());
             }
+            troubles.extend(common::rot(self.node.cache()));
             troubles
         }
         .boxed()

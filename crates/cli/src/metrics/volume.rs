@@ -3,12 +3,12 @@
 use super::{Probe, common};
 use crate::units::sum;
 use futures::future::{BoxFuture, FutureExt};
-use sluice_fuse::Session;
+use sluice_fuse::{Counts, Session};
 use sluice_join::{MetaService, Overview, Reporter};
 use sluice_meta::rpc::message::Liveness;
 use sluice_monitor::{Page, Source};
 use sluice_node::State;
-use sluice_vfs::{Vfs, remote::Remote};
+use sluice_vfs::{MemoryStatus, Vfs, remote::Remote};
 use std::sync::{Arc, Weak};
 
 /// Room in the journal that the largest write needs (docs/disk-format.md).
@@ -36,14 +36,21 @@ impl Source for VolumeSource {
     fn metrics(&self, page: &mut Page) {
         common::process(page, self.role);
         common::store(page, &self.vfs.store_stats());
-        self.vfs.cache_stats().iter().for_each(|stats| common::cache(page, stats));
+        self.vfs.cache().iter().for_each(|cache| common::cache(page, cache));
         self.data(page);
         if let Some(mount) = &self.mount {
             let mut requests =
                 page.counter("sluice_fuse_requests_total", "Requests of the kernel, by what they are about.");
-            for (class, count) in mount.counts().classes() {
+            let counts = mount.counts();
+            for (class, count) in counts.classes() {
                 requests.add(&[("class", class)], count);
             }
+            reads(page, &counts);
+            page.gauge(
+                "sluice_fuse_ring_bytes",
+                "Address space of the entries of FUSE over io_uring; 0 over /dev/fuse.",
+            )
+            .is(mount.ring_bytes() as u64);
         }
         if let Some(lease) = &self.lease {
             page.gauge("sluice_lease_remaining_seconds", "How long the mount may still believe what it caches.")
@@ -62,6 +69,7 @@ impl Source for VolumeSource {
             if self.lease.as_ref().is_some_and(|lease| lease.metadata.valid().is_zero()) {
                 troubles.push("the mount has no lease: its server does not answer, or has given it up".into());
             }
+            troubles.extend(self.vfs.cache().and_then(common::rot));
             match self.vfs.status() {
                 Ok(status) => {
                     troubles.extend(status.trouble);
@@ -106,12 +114,50 @@ impl VolumeSource {
             .sample(&[("from", "store")], status.fetches)
             .sample(&[("from", "nodes")], status.group_fetches);
         page.gauge("sluice_open_files", "Files that are open or known.").is(status.open_files);
+        memory(page, &status.memory);
         let journal = status.journal;
         page.gauge("sluice_journal_used_bytes", "Bytes of the journal that are in use.").is(journal.used_bytes);
         page.gauge("sluice_journal_capacity_bytes", "Room of the journal; file data may use data of it.")
             .sample(&[("of", "all")], journal.capacity_bytes)
             .sample(&[("of", "data")], journal.data_capacity_bytes);
     }
+}
+
+/// How a mount's reactors answered reads.
+fn reads(page: &mut Page, counts: &Counts) {
+    page.counter(
+        "sluice_fuse_reads_total",
+        "Reads that a reactor answered by itself, by how their bytes went to the kernel.",
+    )
+    .sample(&[("by", "copy")], counts.reads_copied)
+    .sample(&[("by", "splice")], counts.reads_spliced);
+    page.counter("sluice_fuse_splice_fallbacks_total", "Reads that were copied instead of spliced, by why.")
+        .sample(&[("reason", "pipe")], counts.pipes_too_small)
+        .sample(&[("reason", "error")], counts.splice_failures);
+    page.counter(
+        "sluice_fuse_read_allocations_total",
+        "Memory that reactors asked for while they answered those reads.",
+    )
+    .is(counts.read_allocations);
+}
+
+fn memory(page: &mut Page, memory: &MemoryStatus) {
+    page.gauge("sluice_memory_capacity_bytes", "Memory for what is read.").is(memory.capacity_bytes);
+    page.gauge("sluice_memory_used_bytes", "Memory of answers under way and of what is read ahead.")
+        .is(memory.used_bytes);
+    page.counter("sluice_read_ahead_bytes_total", "Bytes that were fetched before anybody asked for them.")
+        .is(memory.ahead_bytes);
+    page.counter("sluice_read_ahead_ended_bytes_total", "What became of them: asked for, or dropped before.")
+        .sample(&[("as", "used")], memory.ahead_used_bytes)
+        .sample(&[("as", "useless")], memory.ahead_useless_bytes);
+    page.counter(
+        "sluice_read_ahead_refused_total",
+        "Requests that were not made ahead, for lack of memory or because the way was busy.",
+    )
+    .is(memory.ahead_refused);
+    page.gauge("sluice_pace_bytes", "How much may be under way before nothing more is read ahead, and how much is.")
+        .sample(&[("of", "limit")], memory.pace_limit_bytes)
+        .sample(&[("of", "used")], memory.pace_used_bytes);
 }
 
 /// Sessions and nodes of a volume's server.

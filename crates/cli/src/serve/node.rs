@@ -2,6 +2,7 @@
 
 use super::{GRACE, ServeArgs};
 use crate::{
+    control::{NodeServer, Socket},
     descriptors,
     detach::{self, Detaching},
     lock::VolumeLock,
@@ -14,8 +15,8 @@ use crate::{
 };
 use anyhow::{Context, anyhow};
 use sluice_base::{Clock, OsEntropy, SystemClock, crc::crc32c, disk::RealDisk};
-use sluice_join::node::{NodeSetup, NodeWork, PERSIST_INTERVAL, hello};
-use sluice_net::{Client, ClientOptions, NoCallbacks};
+use sluice_join::node::{Listening, NodeSetup, NodeWork, PERSIST_INTERVAL, hello};
+use sluice_net::{Client, ClientOptions, NoCallbacks, port::DataServerOptions};
 use sluice_node::{NodeName, message::Numbers};
 use sluice_store::{Cache, CacheOptions};
 use std::{
@@ -88,9 +89,11 @@ async fn serve(args: &ServeArgs, meta: &str, place: &Place) -> anyhow::Result<()
     let cache = CacheOptions { dir: place.dir.clone(), capacity_bytes, volume };
     let cache = Cache::open(Arc::new(RealDisk), cache, clock.clone());
     let cache = cache.with_context(|| format!("opening the cache {}", place.dir.display()))?;
+    args.scrub.start(Some(&cache));
     let store = volume::open_store(&config, &place.dir, true)?;
     let metrics = args.metrics.listen().await?;
     let probe = Probe::new(&config, &place.dir, clock.clone())?;
+    let socket = Socket::bind(&place.dir)?;
     let detaching = if args.detach { Some(Detaching::prepare()?) } else { None };
     let setup = NodeSetup {
         client,
@@ -98,7 +101,7 @@ async fn serve(args: &ServeArgs, meta: &str, place: &Place) -> anyhow::Result<()
         name: place.name.clone(),
         weight: place.weight,
         listen: args.listen,
-        listening: descriptors::server_options(),
+        listening: Listening::Threads { options: listening(args), runtime: tokio::runtime::Handle::current() },
         cache,
         capacity_bytes,
         store,
@@ -108,6 +111,8 @@ async fn serve(args: &ServeArgs, meta: &str, place: &Place) -> anyhow::Result<()
     };
     let work = NodeWork::start(setup).await?;
     let (node, service, membership) = (work.node.clone(), work.service.clone(), work.membership.clone());
+    let (name, at) = (place.name.to_string(), work.address().to_string());
+    NodeServer { node: node.clone(), membership: membership.clone(), name, at, server: meta.into() }.listen(&socket)?;
     let _monitor = metrics.serve(NodeSource { node: node.clone(), service, membership, probe });
     note!("node `{}` of {meta} listens at {}, weight {}", place.name, work.address(), place.weight);
     if let Some(detaching) = detaching {
@@ -117,6 +122,12 @@ async fn serve(args: &ServeArgs, meta: &str, place: &Place) -> anyhow::Result<()
     work.end(GRACE).await;
     tell(&node.numbers());
     ended
+}
+
+fn listening(args: &ServeArgs) -> DataServerOptions {
+    let options =
+        DataServerOptions { connections_max: descriptors::server_options().connections_max, ..Default::default() };
+    DataServerOptions { threads: args.io_threads.map_or(options.threads, usize::from), ..options }
 }
 
 fn tell(numbers: &Numbers) {

@@ -64,9 +64,11 @@ pub fn print(status: &Value) {
             format!("{}/s", size(&node["served_bytes_per_s"])),
             size(&node["filled_bytes"]),
             format!("{} ago", show_time(Duration::from_millis(number(&node["silent_ms"])))),
+            scrubbed(node),
         ]
     };
-    let heads = ["node", "address", "state", "weight", "held", "hit rate", "sent", "now", "fetched", "heard"];
+    let heads =
+        ["node", "address", "state", "weight", "held", "hit rate", "sent", "now", "fetched", "heard", "scrubbed"];
     table(heads, rows(&status["nodes"], node));
     let states = &totals["sessions"];
     out!(
@@ -93,6 +95,14 @@ pub fn print(status: &Value) {
 
 fn rows<const N: usize>(list: &Value, row: impl Fn(&Value) -> [String; N]) -> Vec<[String; N]> {
     list.as_array().into_iter().flatten().map(row).collect()
+}
+
+/// How far a node's scrub is, and what it found.
+fn scrubbed(node: &Value) -> String {
+    match node["rotten_segments"].as_u64() {
+        None | Some(0) => percent(&node["scrub_done"]),
+        Some(bad) => format!("{}, {bad} bad", percent(&node["scrub_done"])),
+    }
 }
 
 fn text(value: &Value) -> String {

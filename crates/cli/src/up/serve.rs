@@ -21,6 +21,7 @@ const VALID: Duration = Duration::from_secs(3600);
 
 /// Opens the volume, mounts it and serves it to its end.
 pub fn serve(args: &UpArgs, dir: &Path, mountpoint: &Path, runtime: &Runtime) -> anyhow::Result<ExitCode> {
+    let passthrough = args.passthrough(dir)?;
     let volume = open(args, dir, runtime)?;
     if volume.recovered.damaged_segments > 0 {
         note!(
@@ -34,11 +35,18 @@ pub fn serve(args: &UpArgs, dir: &Path, mountpoint: &Path, runtime: &Runtime) ->
     let probe = Probe::new(&volume.config, dir, volume.clock.clone())?;
     let detaching = if args.detach { Some(Detaching::prepare()?) } else { None };
     let config = volume.config.clone();
-    let settings = Settings { upload_delay: args.upload_delay, ..Settings::default() };
+    let settings = Settings { upload_delay: args.upload_delay, memory_bytes: args.memory, ..Settings::default() };
     let running = Running::of_volume(volume, settings, runtime.handle())?;
-    let options = ServeOptions { valid: Box::new(|| VALID), locks: None, available_bytes: available(&config, dir)? };
+    args.scrub.start(running.vfs.cache());
+    let options = ServeOptions {
+        valid: Box::new(|| VALID),
+        locks: None,
+        passthrough,
+        verify: args.reading.verify(),
+        available_bytes: available(&config, dir)?,
+    };
     let source = format!("local:{}", dir.display());
-    let result = running.mount(source, options, mountpoint, runtime).and_then(|(mount, has_ended)| {
+    let result = running.mount(source, options, &args.reading, mountpoint, runtime).and_then(|(mount, has_ended)| {
         let (vfs, watched) = (running.vfs.clone(), Some(mount.clone()));
         let source = VolumeSource { role: "up", vfs, probe, mount: watched, lease: None, service: None };
         let _monitor = runtime.block_on(async { metrics.serve(source) });

@@ -1,57 +1,43 @@
 //! The reactor's own reply memory.
 
 use super::{DirBuffer, DirPlusBuffer, Reply};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use crate::memory::{PAGE, PageBuffer};
 
 /// Bytes that a [`ReplyBuffer`] holds: the largest READ (1 MiB) and a page for what goes around it.
 pub const REPLY_CAPACITY: usize = (1 << 20) + PAGE;
-
-const PAGE: usize = 4096;
-
-/// One page, so that vectors of it start on a page.
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable)]
-#[repr(C, align(4096))]
-struct Page([u8; PAGE]);
-
-/// Page-aligned, zeroed memory.
-pub(crate) struct PageBuffer(Vec<Page>);
-
-impl PageBuffer {
-    /// At least `len` bytes.
-    pub(crate) fn new(len: usize) -> Self {
-        let pages = (0..len.div_ceil(PAGE)).map(|_| Page([0; PAGE])).collect();
-        Self(pages)
-    }
-
-    pub(crate) fn bytes(&self) -> &[u8] {
-        self.0.as_bytes()
-    }
-
-    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        self.0.as_mut_slice().as_mut_bytes()
-    }
-}
 
 /// Where a handler puts the body of an answer that it has at once. One per reactor, used again for every request: the
 /// memory is page-aligned, and what stood there before is still there.
 pub struct ReplyBuffer {
     memory: PageBuffer,
+    /// Where the body begins.
+    start: usize,
     len: usize,
 }
 
 impl Default for ReplyBuffer {
     fn default() -> Self {
-        Self { memory: PageBuffer::new(REPLY_CAPACITY), len: 0 }
+        Self::behind(0)
     }
 }
 
 impl ReplyBuffer {
+    /// With `start` bytes before the body that are no part of it.
+    pub(crate) fn behind(start: usize) -> Self {
+        Self { memory: PageBuffer::new(start + REPLY_CAPACITY), start, len: 0 }
+    }
+
+    /// All of the memory, also what is before the body.
+    pub(crate) fn memory_mut(&mut self) -> &mut PageBuffer {
+        &mut self.memory
+    }
+
     /// The first `len` bytes, to be filled in place; [`Self::set_len`] then says how many count.
     ///
     /// # Panics
     /// When `len` is above [`REPLY_CAPACITY`]; no size in a request is.
     pub fn data_mut(&mut self, len: usize) -> &mut [u8] {
-        &mut self.memory.bytes_mut()[..len]
+        &mut self.memory.bytes_mut()[self.start..][..len]
     }
 
     /// The body is the first `len` bytes.
@@ -67,7 +53,7 @@ impl ReplyBuffer {
     pub fn directory(&mut self, size: u32) -> DirBuffer<'_> {
         let size = (size as usize).min(REPLY_CAPACITY);
         self.len = 0;
-        DirBuffer::counted(&mut self.memory.bytes_mut()[..size], &mut self.len)
+        DirBuffer::counted(&mut self.memory.bytes_mut()[self.start..][..size], &mut self.len)
     }
 
     /// Packs entries for a READDIRPLUS of `size` bytes; they are the body without a further call.
@@ -77,7 +63,7 @@ impl ReplyBuffer {
 
     /// The body so far.
     pub fn body(&self) -> &[u8] {
-        &self.memory.bytes()[..self.len]
+        &self.memory.bytes()[self.start..][..self.len]
     }
 
     /// Empty again, for the next request.
@@ -88,8 +74,8 @@ impl ReplyBuffer {
 
 impl Reply for ReplyBuffer {
     fn put(&mut self, bytes: &[u8]) {
-        let end = self.len + bytes.len();
-        self.memory.bytes_mut()[self.len..end].copy_from_slice(bytes);
-        self.len = end;
+        let at = self.start + self.len;
+        self.memory.bytes_mut()[at..at + bytes.len()].copy_from_slice(bytes);
+        self.len += bytes.len();
     }
 }

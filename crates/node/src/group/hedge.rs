@@ -8,7 +8,10 @@ use crate::{
 use sluice_run::time::timeout;
 use std::{
     pin::{Pin, pin},
-    sync::atomic::Ordering::Relaxed,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::Duration,
 };
 
@@ -25,52 +28,65 @@ impl Group {
     pub(super) async fn ask_owners(&self, owners: &[&Member], ask: &ReadSegments) -> Answer {
         let ends = self.clock.monotonic() + self.options.try_time;
         let (first, rest) = owners.split_first().ok_or(LinkError::Avoided)?;
-        let mut owner = pin!(self.tried(first, ask, self.options.try_time));
+        let begun = Arc::new(AtomicBool::new(false));
+        let mut owner = pin!(self.tried(first, ask, self.options.try_time, Some(&begun)));
         let mut outcome = match (timeout(HEDGE_AFTER, &mut owner).await, rest.first()) {
             (Ok(done), _) => done,
             (Err(_), None) => owner.await,
-            (Err(_), Some(next)) => {
-                match self.hedged(owner, next, ask, ends).await {
-                    Won::Owner(done) => done,
-                    Won::Next(segments) => {
-                        self.link(first).note_overtaken();
-                        self.fallbacks.fetch_add(1, Relaxed);
-                        return Ok(segments);
-                    }
-                    // It was asked already.
-                    Won::Nobody(error) => return Err(error),
+            (Err(_), Some(next)) => match self.hedged(owner, &begun, next, ask, ends).await {
+                Won::Owner(done) => done,
+                Won::Next(segments) => {
+                    self.link(first).note_overtaken();
+                    self.fallbacks.fetch_add(1, Relaxed);
+                    return Ok(segments);
                 }
-            }
+                // It was asked already.
+                Won::Nobody(error) => return Err(error),
+            },
         };
         for next in rest {
             match outcome {
                 Ok(_) | Err(LinkError::Gone) => break,
-                Err(_) => outcome = self.tried(next, ask, ends.saturating_sub(self.clock.monotonic())).await,
+                Err(_) => outcome = self.tried(next, ask, ends.saturating_sub(self.clock.monotonic()), None).await,
             }
         }
         outcome
     }
 
-    /// The owner is slow: the next one is asked beside it.
+    /// The owner is slow: the next one is asked beside it. Not at first if its answer has `begun` to come: to send the rest of it is
+    /// less work than to send it twice.
     async fn hedged(
         &self,
         mut owner: Pin<&mut impl Future<Output = Answer>>,
+        begun: &AtomicBool,
         next: &Member,
         ask: &ReadSegments,
         ends: Duration,
     ) -> Won {
         let left = || ends.saturating_sub(self.clock.monotonic());
         let what_it_has = ReadSegments { cached_only: true, ..ask.clone() };
-        let beside = first_good(owner.as_mut(), self.ask(next, &what_it_has, left()), false);
+        let has_begun = begun.load(Relaxed);
+        let beside = async {
+            if has_begun {
+                return Won::Owner(owner.as_mut().await);
+            }
+            first_good(owner.as_mut(), self.ask(next, &what_it_has, left(), None), false).await
+        };
         match timeout(REPLACE_AFTER - HEDGE_AFTER, beside).await {
             Ok(won) => won,
-            Err(_) => first_good(owner, self.tried(next, ask, left()), true).await,
+            Err(_) => first_good(owner, self.tried(next, ask, left(), None), true).await,
         }
     }
 
     /// As `ask`; a failure is noted as one.
-    async fn tried(&self, member: &Member, ask: &ReadSegments, within: Duration) -> Answer {
-        let outcome = self.ask(member, ask, within).await;
+    async fn tried(
+        &self,
+        member: &Member,
+        ask: &ReadSegments,
+        within: Duration,
+        begun: Option<&Arc<AtomicBool>>,
+    ) -> Answer {
+        let outcome = self.ask(member, ask, within, begun).await;
         if let Err(error) = &outcome
             && *error != LinkError::Gone
         {

@@ -2,6 +2,7 @@
 
 use super::bytes_of;
 use crate::message::{self, BadAnswer, CHECK_SEGMENTS, CheckSegments, READ_SEGMENTS, ReadSegments, Segment, Set};
+use bytes::Bytes;
 use sluice_base::{Clock, Entropy, Pages};
 use sluice_net::{CallError, Client, ClientOptions, LaneState, NoCallbacks};
 use sluice_run::{lock::Mutex, time::timeout};
@@ -23,6 +24,8 @@ const AVOID_MAX: Duration = Duration::from_secs(16);
 const OVERTAKEN_MAX: u32 = 3;
 /// Time for a node to check what it sent.
 const CHECK_TIME: Duration = Duration::from_secs(5);
+/// Time to connect, for a question that nobody else can answer.
+const CONNECT_TIME: Duration = Duration::from_secs(2);
 
 /// Why a node did not give segments.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -104,16 +107,17 @@ impl Link {
         Self { client, address, hits, hit_bytes, clock, health: Mutex::default(), checks: AtomicBool::new(false) }
     }
 
-    /// Segments, each one checked, and the epoch that the node knows.
+    /// Segments, each one checked, and the epoch that the node knows. `begun` is set when the first of a large answer comes.
     pub(super) async fn read(
         self: &Arc<Self>,
         ask: &ReadSegments,
         within: Duration,
+        begun: Option<&Arc<AtomicBool>>,
     ) -> Result<(Vec<Segment>, u32), LinkError> {
         if self.clock.monotonic() < self.health.lock().avoided_until {
             return Err(LinkError::Avoided);
         }
-        let outcome = self.try_read(ask, within).await;
+        let outcome = self.try_read(ask, within, begun).await;
         let fared_well = !outcome.as_ref().is_err_and(LinkError::is_trouble);
         self.health.lock().note(self.clock.monotonic(), fared_well);
         if let Err(error @ LinkError::BadAnswer(_)) = &outcome {
@@ -158,22 +162,40 @@ impl Link {
         body.and_then(|body| message::decode_set(&body)).unwrap_or(0)
     }
 
-    async fn try_read(&self, ask: &ReadSegments, within: Duration) -> Result<(Vec<Segment>, u32), LinkError> {
+    /// The answer to a small question.
+    pub(super) async fn ask(&self, method: u16, body: Vec<u8>, within: Duration) -> Result<Bytes, LinkError> {
+        self.connected(CONNECT_TIME.min(within)).await?;
+        let reply = self.client.call(method, body, within).await.map_err(LinkError::Call)?;
+        reply.body.checked().map_err(|_| LinkError::BadAnswer(BadAnswer::Checksum))
+    }
+
+    async fn connected(&self, within: Duration) -> Result<(), LinkError> {
         // A call would wait for a connection as long as it may; somebody else can answer meanwhile.
         let mut states = self.client.states();
         let first = timeout(within, states.wait_for(|states| states[0] != LaneState::Connecting)).await;
         match first.map_err(|_| LinkError::Call(CallError::TimedOut))?.as_deref().ok().and_then(|states| states.first())
         {
-            Some(LaneState::Disconnected(why)) => return Err(LinkError::NotConnected(why.clone())),
-            Some(LaneState::Refused(refused)) => return Err(LinkError::NotConnected(refused.to_string())),
-            _ => {}
+            Some(LaneState::Disconnected(why)) => Err(LinkError::NotConnected(why.clone())),
+            Some(LaneState::Refused(refused)) => Err(LinkError::NotConnected(refused.to_string())),
+            _ => Ok(()),
         }
+    }
+
+    async fn try_read(
+        &self,
+        ask: &ReadSegments,
+        within: Duration,
+        begun: Option<&Arc<AtomicBool>>,
+    ) -> Result<(Vec<Segment>, u32), LinkError> {
+        self.connected(within).await?;
         // Reads of 64 KiB and more.
         let class = if ask.range.len() < 2 { LaneClass::Small } else { LaneClass::Bulk };
         let reply =
-            self.client.call_on(class, READ_SEGMENTS, ask.encode(), within).await.map_err(|error| match error {
-                CallError::Failed { code: message::FAILED_GONE, .. } => LinkError::Gone,
-                other => LinkError::Call(other),
+            self.client.call_watched(class, READ_SEGMENTS, ask.encode(), within, begun).await.map_err(|error| {
+                match error {
+                    CallError::Failed { code: message::FAILED_GONE, .. } => LinkError::Gone,
+                    other => LinkError::Call(other),
+                }
             })?;
         let segments = message::segments(reply.body, ask.object.id(), ask.range.clone());
         segments.map(|segments| (segments, reply.epoch)).map_err(LinkError::BadAnswer)

@@ -1,5 +1,6 @@
 //! Segments of an object, asked of a node and sent by it.
 
+use super::Answer;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use sluice_base::{
     ObjectId,
@@ -150,23 +151,28 @@ impl Segment {
     }
 }
 
-/// The answer: lengths and CRCs of all segments, then their bytes. Its own CRC is put together from theirs, so that they are
-/// not read for it; who uses them checks each.
+/// The answer with segments that are all in memory.
 pub fn answer(object: ObjectId, segments: &[Segment]) -> Payload {
-    let (pieces, crc) = pieces(object, segments);
-    Payload::from(pieces).with_crc(crc).unchecked()
+    gathered(object, segments).into_payload()
 }
 
-/// The pieces of an answer, and the CRC of all of them.
-pub(super) fn pieces(object: ObjectId, segments: &[Segment]) -> (Vec<Bytes>, u32) {
-    let mut head = BytesMut::with_capacity(HEAD_BYTES * segments.len());
-    for segment in segments {
-        head.put_u32_le(segment.bytes.len() as u32);
-        head.put_u32_le(segment.crc);
+pub(super) fn gathered(object: ObjectId, segments: &[Segment]) -> Answer {
+    let sums: Vec<_> = segments.iter().map(|segment| (segment.bytes.len() as u32, segment.crc)).collect();
+    let mut answer = head(&sums);
+    segments.iter().for_each(|segment| answer.push_segment(object, segment));
+    answer
+}
+
+/// What an answer begins with: the length and `segment_crc` of each segment. Their bytes follow.
+pub fn head(sums: &[(u32, u32)]) -> Answer {
+    let mut head = BytesMut::with_capacity(HEAD_BYTES * sums.len());
+    for (len, crc) in sums {
+        head.put_u32_le(*len);
+        head.put_u32_le(*crc);
     }
-    let crc = segments.iter().fold(crc32c(&head), |crc, segment| followed_by(crc, object, segment));
-    let bytes = segments.iter().map(|segment| segment.bytes.clone()).filter(|bytes| !bytes.is_empty());
-    ([head.freeze()].into_iter().chain(bytes).collect(), crc)
+    let (mut answer, crc) = (Answer::default(), crc32c(&head));
+    answer.push(head.freeze(), crc);
+    answer
 }
 
 /// The segments of `range` that an answer has, each one checked.

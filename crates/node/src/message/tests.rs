@@ -1,4 +1,4 @@
-use super::segments::{open, pieces};
+use super::segments::{gathered, open};
 use super::*;
 use crate::State;
 use bytes::Bytes;
@@ -7,6 +7,7 @@ use sluice_base::{
     crc::{crc32c, segment_crc},
 };
 use sluice_object::StoredObject;
+use sluice_wire::Piece;
 
 const OBJECT: ObjectId = ObjectId([3; 16]);
 
@@ -43,6 +44,14 @@ fn bodies_survive_the_round_trip() {
     for range in [3..4, 2..4, 0..u32::MAX] {
         assert_eq!(ReadSegments::decode(&ReadSegments { range, ..read.clone() }.encode()), None);
     }
+    let range = ReadRange { object, offset: 32_768, len: 32_769, cached_only: false };
+    round_trip(&range, &range.encode(), ReadRange::decode);
+    for (offset, len) in [(0, 0), (98_304, 1), (0, 98_305), (u32::MAX, 2)] {
+        assert_eq!(ReadRange::decode(&ReadRange { offset, len, ..range }.encode()), None);
+    }
+    assert_eq!((range.segments(), range.within(1), range.within(2)), (1..3, 0..32_768, 0..1));
+    let inner = ReadRange { offset: 70_000, len: 10, ..range };
+    assert_eq!((inner.segments(), inner.within(2)), (2..3, 4464..4474));
     let member = Member {
         name: named("d"),
         address: "[::1]:1".parse().unwrap(),
@@ -53,6 +62,24 @@ fn bodies_survive_the_round_trip() {
     let group = vec![MemberStatus { member, silent_ms: 9, numbers }; 2];
     assert_eq!(decode_group(&encode_group(&group)), Some(group));
     assert_eq!(decode_group(&[1]), None);
+}
+
+#[test]
+fn what_a_warm_up_asks_survives_the_round_trip() {
+    let object = StoredObject::new(OBJECT, 3, 70_000).unwrap();
+    round_trip(&object, &encode_fill(object), decode_fill);
+    round_trip(&7, &encode_filled(7), decode_filled);
+    let objects = vec![OBJECT, ObjectId([4; 16])];
+    assert_eq!(decode_objects(&encode_objects(&objects)), Some(objects));
+    let sets = [1 << 127 | 5, 0];
+    assert_eq!(decode_sets(&encode_sets(&sets), 2), Some(sets.to_vec()));
+    assert_eq!((decode_sets(&encode_sets(&sets), 1), decode_sets(&[0; 17], 1)), (None, None));
+    let too_many = vec![OBJECT; HELD_MAX + 1];
+    assert_eq!(decode_objects(&encode_objects(&too_many[1..])).map(|all| all.len()), Some(HELD_MAX));
+    assert_eq!(
+        (decode_objects(&encode_objects(&too_many)), decode_objects(&[]), decode_objects(&[0; 15])),
+        (None, None, None)
+    );
 }
 
 #[test]
@@ -67,6 +94,14 @@ fn what_is_to_be_checked_comes_through() {
     assert_eq!(indices(0b1010).collect::<Vec<_>>(), [1, 3]);
 }
 
+fn bytes_of(answer: &Answer) -> Vec<u8> {
+    let bytes = answer.pieces().iter().map(|piece| match piece {
+        Piece::Bytes(bytes) => bytes.clone(),
+        Piece::Region(region) => panic!("{region:?} is on no disk"),
+    });
+    bytes.collect::<Vec<_>>().concat()
+}
+
 fn some_segments() -> Vec<Segment> {
     let full = |index: u32, len: usize| {
         let bytes = Bytes::from(vec![index as u8 + 1; len]);
@@ -78,8 +113,8 @@ fn some_segments() -> Vec<Segment> {
 #[test]
 fn answers_are_checked_once_and_wholly() {
     let segments = some_segments();
-    let (pieces, crc) = pieces(OBJECT, &segments);
-    let bytes = pieces.concat();
+    let answer = gathered(OBJECT, &segments);
+    let (bytes, crc) = (bytes_of(&answer), answer.crc());
     assert_eq!(crc, crc32c(&bytes), "put together, it is that of all bytes");
     let opened = |bytes: Vec<u8>, crc| open(bytes.into(), crc, OBJECT, 4..8);
     assert_eq!(opened(bytes.clone(), Some(crc)), Ok(segments.clone()));

@@ -25,7 +25,7 @@ use std::{
 use tokio::sync::Semaphore;
 
 /// Fills that run at once. Each holds at most an object, 4 MiB: 32 MiB.
-const FILLS_MAX: usize = 8;
+pub(super) const FILLS_MAX: usize = 8;
 /// Fills that run or wait: who finds more asks somebody else.
 const FILLS_WAITING_MAX: usize = 256;
 /// Runs of a fill that are fetched at once, when its table is known.
@@ -99,6 +99,39 @@ impl Fills {
                 return Err(NodeError::Store("the fetch ended".into()));
             }
         }
+    }
+
+    /// Brings what is missing of an object, and waits until it is in the cache. Returns the bytes that came.
+    pub(super) async fn whole(self: &Arc<Self>, object: StoredObject) -> Result<u64, NodeError> {
+        let wanted = |fills: &Self| fills.lacks(object) & !fills.holes(object.id());
+        let missing = wanted(self);
+        if missing == 0 {
+            return Ok(0);
+        }
+        let Some(fill) = self.fill_of(object, missing, false)? else { return Ok(0) };
+        let mut changed = fill.changed.subscribe();
+        loop {
+            changed.mark_unchanged();
+            if fill.has_ended() {
+                break;
+            }
+            if changed.changed().await.is_err() {
+                return Err(NodeError::Store("the fetch ended".into()));
+            }
+        }
+        let came = match fill.take(missing) {
+            Some(came) => came?,
+            None => return Err(NodeError::Store("the fetch ended".into())),
+        };
+        if wanted(self) != 0 {
+            return Err(NodeError::Store("the cache has no room for it".into()));
+        }
+        Ok(came.iter().map(|segment| segment.bytes.len() as u64).sum())
+    }
+
+    /// As [`Fills::absent`], for one who does not use the object.
+    fn lacks(&self, object: StoredObject) -> Set {
+        set_of(&(0..object.segment_count())) & !self.parts.cache.present(object.id())
     }
 
     /// The fill of an object, begun if there is none, with `missing` in its queue.

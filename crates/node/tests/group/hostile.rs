@@ -11,7 +11,7 @@ use sluice_node::{
 use sluice_object::backend::{Fault, RequestKind};
 use sluice_wire::{Clear, Connection, Event, Options, Payload, PeerKind};
 use std::{net::SocketAddr, pin::pin, time::Duration};
-use tokio::net::TcpStream;
+use tokio::net::{TcpSocket, TcpStream};
 
 const LONG: Duration = Duration::from_secs(10);
 
@@ -43,9 +43,12 @@ async fn a_peer_of_another_volume_is_not_let_in() {
     assert!(refused.unwrap_err().to_string().contains(&VOLUME.to_string()));
 }
 
-/// Asks for as much as it may and reads nothing.
-async fn greedy(address: SocketAddr, ask: &ReadSegments) -> (TcpStream, Connection) {
-    let (stream, clock) = (TcpStream::connect(address).await.unwrap(), clock());
+/// Asks for the same so many times and reads nothing.
+pub async fn greedy(address: SocketAddr, method: u16, ask: &[u8], times: usize) -> (TcpStream, Connection) {
+    // What the kernel keeps for who does not read is little.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.set_recv_buffer_size(16 << 10).unwrap();
+    let (stream, clock) = (socket.connect(address).await.unwrap(), clock());
     let hello = hello(PeerKind::Mount, "greedy");
     let mut connection = Connection::initiator(clock.monotonic(), hello, Options::default(), Box::new(Clear));
     let send = async |connection: &mut Connection| {
@@ -64,8 +67,8 @@ async fn greedy(address: SocketAddr, ask: &ReadSegments) -> (TcpStream, Connecti
             connection.handle_received(clock.monotonic()).unwrap();
         }
     }
-    for _ in 0..64 {
-        connection.request(clock.monotonic(), READ_SEGMENTS, &Payload::from(ask.encode()), None).unwrap();
+    for _ in 0..times {
+        connection.request(clock.monotonic(), method, &Payload::from(ask.to_vec()), None).unwrap();
     }
     send(&mut connection).await;
     (stream, connection)
@@ -78,11 +81,11 @@ async fn who_does_not_read_waits_for_himself_alone() {
     let ask = ReadSegments { object, range: 0..128, cached_only: false };
     let mut idle = Vec::new();
     for _ in 0..4 {
-        idle.push(greedy(host.server.address(), &ask).await);
+        idle.push(greedy(host.server.address(), READ_SEGMENTS, &ask.encode(), 64).await);
     }
     let served = || host.node.numbers().served_bytes;
-    // Each has its share; how much more goes to its lane and its sockets is the kernel's to say.
-    eventually("all of them to be stuck", || served() >= 4 * (16 << 20)).await;
+    // What their lanes take; how much more goes to their sockets is the kernel's to say.
+    eventually("all of them to be stuck", || served() >= 4 * (8 << 20)).await;
     let group = reader();
     group.update(Members::new(1, vec![host.member(1)]).unwrap());
     for first in 0..20 {

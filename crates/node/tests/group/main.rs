@@ -3,7 +3,10 @@
 #![allow(missing_docs)]
 
 mod hostile;
+mod hot;
 mod nodes;
+mod ranges;
 mod readers;
 mod rig;
+mod threads;
 mod trouble;

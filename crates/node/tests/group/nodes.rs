@@ -1,6 +1,6 @@
 //! One node: its disk, its store, and those who ask at once.
 
-use crate::rig::{Rig, SEG, assert_right};
+use crate::rig::{Rig, SEG, assert_right, read, rot_unseen};
 use futures::future::join_all;
 use sluice_base::disk::MemoryDisk;
 use sluice_node::{
@@ -23,13 +23,13 @@ async fn one_request_to_the_store_for_all_who_wait() {
     let (rig, disk) = (Rig::new(), MemoryDisk::default());
     let (node, object) = (rig.node(&disk, None), rig.object(1, &[true; 4]).await);
     rig.backend.plan(RequestKind::Get, Fault::Delay(Duration::from_millis(50)));
-    let reads = join_all((0..20).map(|n| node.read(Box::leak(Box::new(ask(object, n % 3..4)))))).await;
+    let reads = join_all((0..20).map(|n| read(&node, Box::leak(Box::new(ask(object, n % 3..4)))))).await;
     for (n, read) in reads.into_iter().enumerate() {
         assert_right(object, n as u32 % 3, &read.expect("the store gives it"));
     }
     assert_eq!(rig.gets(), 1);
     assert_eq!(node.numbers().filled_bytes, 4 * SEG as u64);
-    assert_right(object, 1, &node.read(&ask(object, 1..3)).await.unwrap());
+    assert_right(object, 1, &read(&node, &ask(object, 1..3)).await.unwrap());
     assert_eq!((rig.gets(), node.numbers().hits, node.numbers().misses), (1, 1, 20));
 }
 
@@ -37,13 +37,13 @@ async fn one_request_to_the_store_for_all_who_wait() {
 async fn a_second_miss_brings_the_rest() {
     let (rig, disk) = (Rig::new(), MemoryDisk::default());
     let (node, object) = (rig.node(&disk, None), rig.object(1, &[true; 128]).await);
-    assert_right(object, 5, &node.read(&ask(object, 5..7)).await.unwrap());
+    assert_right(object, 5, &read(&node, &ask(object, 5..7)).await.unwrap());
     assert_eq!(node.numbers().filled_bytes, 2 * SEG as u64);
-    assert_right(object, 100, &node.read(&ask(object, 100..101)).await.unwrap());
+    assert_right(object, 100, &read(&node, &ask(object, 100..101)).await.unwrap());
     crate::rig::eventually("the rest", || node.numbers().used_bytes == 128 * SEG as u64).await;
     assert_eq!(node.numbers().filled_bytes, 128 * SEG as u64, "nothing twice");
     let before = rig.gets();
-    assert_right(object, 0, &node.read(&ask(object, 0..128)).await.unwrap());
+    assert_right(object, 0, &read(&node, &ask(object, 0..128)).await.unwrap());
     assert_eq!(rig.gets(), before);
 }
 
@@ -56,7 +56,7 @@ async fn readers_in_step_fetch_nothing_twice() {
             let node = node.clone();
             tokio::spawn(async move {
                 for first in (0..128).step_by(step as usize) {
-                    let read = node.read(&ask(object, first..128.min(first + step))).await;
+                    let read = read(&node, &ask(object, first..128.min(first + step))).await;
                     assert_right(object, first, &read.unwrap());
                 }
             })
@@ -73,7 +73,7 @@ async fn segments_without_bytes_are_known_as_such() {
     let (rig, disk) = (Rig::new(), MemoryDisk::default());
     let (node, object) = (rig.node(&disk, None), rig.object(1, &[true, false, false, true]).await);
     for _ in 0..3 {
-        let read = node.read(&ask(object, 0..4)).await.unwrap();
+        let read = read(&node, &ask(object, 0..4)).await.unwrap();
         assert_right(object, 0, &read[..1]);
         assert_right(object, 3, &read[3..]);
         assert!(read[1].bytes.is_empty() && read[2].bytes.is_empty() && read[2].is_sound(object.id()));
@@ -85,13 +85,13 @@ async fn segments_without_bytes_are_known_as_such() {
 async fn a_rotten_segment_is_given_up_when_a_reader_says_so() {
     let (rig, disk) = (Rig::new(), MemoryDisk::default());
     let (node, object) = (rig.node(&disk, None), rig.object(1, &[true; 4]).await);
-    node.read(&ask(object, 0..4)).await.unwrap();
+    read(&node, &ask(object, 0..4)).await.unwrap();
     crate::rig::eventually("the cache", || node.numbers().used_bytes == 4 * SEG as u64).await;
     let check = |segments| CheckSegments { object: object.id(), segments };
     assert_eq!(node.check(check(0b1111)).await, 0);
-    assert!(disk.flip_bit("/cache/slab-00000".as_ref(), 2 * SEG as u64 + 17));
+    rot_unseen(&disk, 2 * SEG as u64 + 17);
     let sound: Vec<bool> =
-        node.read(&ask(object, 0..4)).await.unwrap().iter().map(|segment| segment.is_sound(object.id())).collect();
+        read(&node, &ask(object, 0..4)).await.unwrap().iter().map(|segment| segment.is_sound(object.id())).collect();
     assert_eq!(sound, [true, true, false, true], "nobody but the reader looks at the bytes");
     assert_eq!(
         (node.check(check(0b1011)).await, node.check(check(1 << 127)).await),
@@ -99,7 +99,7 @@ async fn a_rotten_segment_is_given_up_when_a_reader_says_so() {
         "others are sound or not there"
     );
     assert_eq!((node.check(check(0b0100)).await, node.numbers().corrupt_segments), (0b0100, 1));
-    assert_right(object, 0, &node.read(&ask(object, 0..4)).await.unwrap());
+    assert_right(object, 0, &read(&node, &ask(object, 0..4)).await.unwrap());
     assert_eq!(rig.gets(), 2);
 }
 
@@ -109,15 +109,15 @@ async fn what_the_store_does_not_give_is_a_failure_to_all_who_wait() {
     let (node, object) = (rig.node(&disk, None), rig.object(1, &[true; 4]).await);
     let mut cached = ask(object, 0..1);
     cached.cached_only = true;
-    assert_eq!(node.read(&cached).await, Err(NodeError::NotHere));
+    assert_eq!(read(&node, &cached).await, Err(NodeError::NotHere));
     rig.backend.set_down(true);
     let first = ask(object, 0..2);
-    let reads = join_all((0..5).map(|_| node.read(&first))).await;
+    let reads = join_all((0..5).map(|_| read(&node, &first))).await;
     assert!(reads.iter().all(|read| matches!(read, Err(NodeError::Store(_)))), "{reads:?}");
     rig.backend.set_down(false);
-    assert_right(object, 0, &node.read(&first).await.unwrap());
+    assert_right(object, 0, &read(&node, &first).await.unwrap());
     let gone = StoredObject::new(sluice_base::ObjectId([9; 16]), 4, object.stored_bytes()).unwrap();
-    assert_eq!(node.read(&ask(gone, 0..1)).await, Err(NodeError::Gone));
+    assert_eq!(read(&node, &ask(gone, 0..1)).await, Err(NodeError::Gone));
     assert_eq!(node.numbers().failures, 6);
 }
 
@@ -126,6 +126,6 @@ async fn a_damaged_object_is_never_served() {
     let (rig, disk) = (Rig::new(), MemoryDisk::default());
     let (node, object) = (rig.node(&disk, None), rig.object(1, &[true; 4]).await);
     assert!(rig.backend.inner().damage(&object_key(object.id()), |bytes| bytes[3 * SEG] ^= 1));
-    assert!(matches!(node.read(&ask(object, 2..4)).await, Err(NodeError::Store(_))));
-    assert_right(object, 0, &node.read(&ask(object, 0..2)).await.unwrap());
+    assert!(matches!(read(&node, &ask(object, 2..4)).await, Err(NodeError::Store(_))));
+    assert_right(object, 0, &read(&node, &ask(object, 0..2)).await.unwrap());
 }

@@ -1,20 +1,25 @@
 //! A store, nodes on it, and a server that knows them.
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
 use parking_lot::Mutex;
 use sluice_base::{
-    Clock, ManualClock, ObjectId, OsEntropy, SystemClock, VolumeId, disk::MemoryDisk, limits::SEGMENT_BYTES,
+    Clock, Disk, ManualClock, ObjectId, OsEntropy, SystemClock, VolumeId,
+    disk::{FaultPlan, FaultyDisk, MemoryDisk, RealDisk},
+    limits::SEGMENT_BYTES,
 };
-use sluice_net::{Client, ClientOptions, Failure, NoCallbacks, Peer, Refusal, Server, ServerOptions, Service};
+use sluice_net::{
+    Client, ClientOptions, Failure, NoCallbacks, Peer, Refusal, Server, ServerOptions, Service,
+    port::{DataServer, DataServerOptions},
+};
 use sluice_node::{
-    Elsewhere, Group, GroupOptions, Member, Membership, Node, NodeName, NodeParts, NodeService, Registry, State,
-    follow,
-    message::{Join, Segment},
+    Elsewhere, Group, GroupOptions, Member, Membership, Node, NodeError, NodeName, NodeParts, NodeService, Registry,
+    State, follow,
+    message::{Answer, Join, Read, ReadSegments, Segment},
 };
 use sluice_object::{FaultyBackend, MemoryBackend, Store, StoreOptions, StoredObject, backend::RequestKind};
 use sluice_store::{Cache, CacheOptions};
-use sluice_wire::{Hello, LaneClass, Payload, PeerKind, Request, Welcome};
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use sluice_wire::{Hello, LaneClass, Payload, PeerKind, Piece, Request, Welcome};
+use std::{net::SocketAddr, path::Path, sync::Arc, time::Duration};
 use tokio::task::JoinHandle;
 
 pub const VOLUME: VolumeId = VolumeId([6; 16]);
@@ -46,10 +51,43 @@ impl Rig {
     }
 
     pub fn node(&self, disk: &MemoryDisk, elsewhere: Option<Arc<dyn Elsewhere>>) -> Arc<Node> {
+        self.node_on(Arc::new(disk.clone()), elsewhere)
+    }
+
+    /// One whose disk fails as the plan says.
+    pub fn faulty_node(&self) -> (Arc<Node>, Arc<FaultPlan>) {
+        let plan = Arc::new(FaultPlan::default());
+        let disk = FaultyDisk::new(Arc::new(MemoryDisk::default()), plan.clone());
+        (self.node_on(Arc::new(disk), None), plan)
+    }
+
+    fn node_on(&self, disk: Arc<dyn Disk>, elsewhere: Option<Arc<dyn Elsewhere>>) -> Arc<Node> {
+        self.node_in("/cache".as_ref(), 256 << 20, disk, elsewhere)
+    }
+
+    fn node_in(
+        &self,
+        dir: &Path,
+        capacity_bytes: u64,
+        disk: Arc<dyn Disk>,
+        elsewhere: Option<Arc<dyn Elsewhere>>,
+    ) -> Arc<Node> {
         let clock: Arc<dyn Clock> = Arc::new(ManualClock::default());
-        let options = CacheOptions { dir: "/cache".into(), capacity_bytes: 256 << 20, volume: VOLUME };
-        let cache = Cache::open(Arc::new(disk.clone()), options, clock.clone()).expect("a cache");
+        let options = CacheOptions { dir: dir.into(), capacity_bytes, volume: VOLUME };
+        let cache = Cache::open(disk, options, clock.clone()).expect("a cache");
         Arc::new(Node::new(NodeParts { cache, store: self.store.clone(), elsewhere, clock }))
+    }
+
+    /// A node as the binary has it: on threads, and with so many slots of a real disk.
+    pub fn threads(&self, name: &str, slots: u64, stall_max: Duration) -> Threads {
+        let options = GroupOptions { own: Some(named(name)), ..GroupOptions::new(hello(PeerKind::Node, name)) };
+        let group = Arc::new(Group::new(options, clock(), Arc::new(OsEntropy)));
+        let dir = tempfile::tempdir_in(env!("CARGO_MANIFEST_DIR")).expect("a directory");
+        let node = self.node_in(dir.path(), slots << 22, Arc::new(RealDisk), Some(group.clone()));
+        let service = Arc::new(NodeService::new(node.clone(), group, clock(), VOLUME, name.into()));
+        let options = DataServerOptions { threads: 2, stall_max, ..DataServerOptions::default() };
+        let server = DataServer::bind(local(), service, options, clock(), tokio::runtime::Handle::current());
+        Threads { name: named(name), node, server: server.expect("a free port"), _dir: dir }
     }
 
     /// A node on a port of its own, not yet a member.
@@ -72,6 +110,20 @@ pub struct Host {
     pub node: Arc<Node>,
     pub group: Arc<Group>,
     pub server: Server,
+}
+
+pub struct Threads {
+    pub name: NodeName,
+    pub node: Arc<Node>,
+    pub server: DataServer,
+    _dir: tempfile::TempDir,
+}
+
+impl Threads {
+    pub fn member(&self) -> Member {
+        let (name, address) = (self.name.clone(), self.server.address());
+        Member { name, address, weight: 1, capacity_bytes: 0, state: State::Active }
+    }
 }
 
 impl Host {
@@ -151,6 +203,37 @@ pub fn clock() -> Arc<dyn Clock> {
 
 fn local() -> SocketAddr {
     ([127, 0, 0, 1], 0).into()
+}
+
+/// What a node answers, as its disk gives it.
+pub async fn read(node: &Node, ask: &ReadSegments) -> Result<Vec<Segment>, NodeError> {
+    let answer = node.answer(&Read::Segments(ask.clone())).await?;
+    let mut bytes = bytes_of(&answer);
+    let mut head = bytes.split_to(8 * ask.range.len());
+    let segment = |index| {
+        let (len, crc) = (head.get_u32_le() as usize, head.get_u32_le());
+        Segment { index, bytes: bytes.split_to(len), crc }
+    };
+    Ok(ask.range.clone().map(segment).collect())
+}
+
+pub fn bytes_of(answer: &Answer) -> Bytes {
+    let bytes = answer.pieces().iter().map(|piece| match piece {
+        Piece::Bytes(bytes) => bytes.clone(),
+        Piece::Region(region) => {
+            let mut bytes = vec![0; region.len()];
+            region.read_at(0, &mut bytes).expect("a disk that works");
+            bytes.into()
+        }
+    });
+    bytes.collect::<Vec<Bytes>>().concat().into()
+}
+
+/// Rot that memory has and nobody has looked at: somebody else brought it back from the disk.
+pub fn rot_unseen(disk: &MemoryDisk, offset: u64) {
+    let slab = "/cache/slab-00000".as_ref();
+    assert!(disk.flip_bit(slab, offset));
+    disk.open(slab).unwrap().read_exact_at(&mut [0; SEG], offset / SEG as u64 * SEG as u64).unwrap();
 }
 
 /// Bytes of one place only.

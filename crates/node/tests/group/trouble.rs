@@ -1,6 +1,6 @@
 //! To be survived: owners that are slow, stopped or rotten.
 
-use crate::rig::{Host, Rig, SEG, VOLUME, assert_right, eventually, named, reader};
+use crate::rig::{Host, Rig, SEG, VOLUME, assert_right, eventually, named, read, reader, rot_unseen};
 use sluice_base::ObjectId;
 use sluice_net::{Failure, Peer, Refusal, Server, ServerOptions, Service};
 use sluice_node::{Group, Member, Members, message::ReadSegments};
@@ -49,7 +49,7 @@ async fn owned(rig: &Rig, group: &Group, name: &str, count: usize) -> Vec<Stored
 }
 
 async fn has(host: &Host, object: StoredObject) {
-    host.node.read(&ReadSegments { object, range: 0..3, cached_only: false }).await.expect("the store gives it");
+    read(&host.node, &ReadSegments { object, range: 0..3, cached_only: false }).await.expect("the store gives it");
 }
 
 #[tokio::test]
@@ -103,7 +103,7 @@ async fn rot_on_a_nodes_disk_is_found_by_its_readers() {
     let object = owned(&rig, &group, "a", 1).await[0];
     assert_right(object, 0, &group.read(object, 0..3).await.unwrap());
     eventually("the cache", || a.node.numbers().used_bytes == 3 * SEG as u64).await;
-    assert!(a.disk.flip_bit("/cache/slab-00000".as_ref(), SEG as u64 + 99));
+    rot_unseen(&a.disk, SEG as u64 + 99);
     assert_right(object, 0, &group.read(object, 0..3).await.unwrap());
     eventually("the node to hear of it", || a.node.numbers().corrupt_segments == 1).await;
     assert_eq!(b.node.numbers().misses, 1, "the next one gave the bytes");

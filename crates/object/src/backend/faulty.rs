@@ -95,6 +95,11 @@ impl<B> FaultyBackend<B> {
         self.planned.lock().push_back((kind, fault));
     }
 
+    /// What is planned does not happen.
+    pub fn forget_plans(&self) {
+        self.planned.lock().clear();
+    }
+
     /// While down, every request fails at once.
     pub fn set_down(&self, down: bool) {
         self.down.store(down, Relaxed);
@@ -198,6 +203,10 @@ impl Drop for InFlight<'_> {
 }
 
 impl<B: Backend> Backend for FaultyBackend<B> {
+    fn has_connections(&self) -> bool {
+        true
+    }
+
     fn put<'a>(&'a self, key: &'a str, body: Vec<Bytes>, mode: PutMode) -> BoxFuture<'a, Result<(), StoreError>> {
         async move { self.suffer(RequestKind::Put, self.inner.put(key, body, mode)).await.map(|_| ()) }.boxed()
     }

@@ -134,6 +134,10 @@ fn with_bucket(endpoint: &str, bucket: &str) -> String {
 }
 
 impl Backend for S3Backend {
+    fn has_connections(&self) -> bool {
+        true
+    }
+
     fn put<'a>(&'a self, key: &'a str, body: Vec<Bytes>, mode: PutMode) -> BoxFuture<'a, Result<(), StoreError>> {
         self.put_checked(key, body, mode).boxed()
     }

@@ -45,8 +45,8 @@ impl Store {
         self.0.checked(&key, object.tail_range(), None, |end| table_of(object, end)).await
     }
 
-    /// Reads `segments` of an object. Without a table, data and table are read at the same time where the object's record
-    /// allows it. Segments past the end are `Invalid`.
+    /// Reads `segments` of an object. Without a table, and if that of the object was not read lately, data and table are read at the
+    /// same time where the object's record allows it. Segments past the end are `Invalid`.
     pub async fn read_segments(
         &self,
         object: &StoredObject,
@@ -59,6 +59,8 @@ impl Store {
         }
         let key = object_key(object.id());
         let strided = object.strided_range(segments.clone());
+        let known = || self.0.tables.get(object.id()).filter(|table| table.stored_object(object.id()) == *object);
+        let table = table.or_else(known);
         let (table, first) = match (table, strided) {
             (Some(table), _) if table.stored_object(object.id()) == *object => (table, Vec::new()),
             (Some(_), _) => return Err(StoreError::invalid(format!("object {}: not its table", object.id()))),
@@ -69,14 +71,13 @@ impl Store {
                     return self.read_to_end(object, &key, segments, from).await;
                 }
                 match strided {
-                    None => (Arc::new(self.read_table(object).await?), Vec::new()),
+                    None => (self.table(object).await?, Vec::new()),
                     Some(_) => {
                         let parts = self.0.parts(segments.clone(), |run| object.strided_range(run));
                         let data = try_join_all(
                             parts.into_iter().map(|p| self.0.get_range(Get { key: &key, range: p.bytes })),
                         );
-                        let (table, data) = try_join(self.read_table(object), data).await?;
-                        (Arc::new(table), data)
+                        try_join(self.table(object), data).await?
                     }
                 }
             }
@@ -96,6 +97,12 @@ impl Store {
         Ok(Fetched { table, segments })
     }
 
+    /// The table, read once for all who need it at the same time.
+    async fn table(&self, object: &StoredObject) -> Result<Arc<ObjectTable>, StoreError> {
+        let table = self.0.tables.get_or_read(object.id(), self.read_table(object)).await?;
+        if table.stored_object(object.id()) == *object { Ok(table) } else { Err(another(object)) }
+    }
+
     /// One request for everything from `from` to the end of the object, the table included.
     async fn read_to_end(
         &self,
@@ -109,7 +116,9 @@ impl Store {
             let segments = cut(object, &table, segments.clone(), body, from)?;
             Ok(Fetched { table, segments })
         };
-        self.0.checked(key, from..object.stored_bytes(), None, open).await
+        let fetched = self.0.checked(key, from..object.stored_bytes(), None, open).await?;
+        self.0.tables.put(object.id(), &fetched.table);
+        Ok(fetched)
     }
 }
 
@@ -177,9 +186,15 @@ fn table_of(object: &StoredObject, end: &[u8]) -> Result<ObjectTable, StoreError
     let key = object_key(object.id());
     let table = decode_tail(object.id(), end).map_err(|error| StoreError::format(&key, error))?;
     if table.stored_object(object.id()) != *object {
-        return Err(StoreError::Corrupt { key, detail: "segment count and length are not those of its record".into() });
+        return Err(another(object));
     }
     Ok(table)
+}
+
+/// What is stored is not what the record describes.
+fn another(object: &StoredObject) -> StoreError {
+    let detail = "segment count and length are not those of its record".into();
+    StoreError::Corrupt { key: object_key(object.id()), detail }
 }
 
 /// Cuts `segments` out of `body`, which begins at the object's byte `body_at`, and checks each.

@@ -10,6 +10,7 @@ use sluice_base::{SeededEntropy, limits::SEGMENT_BYTES};
 use std::time::Duration;
 use tokio::time::Instant;
 
+mod connected;
 mod reads;
 mod retries;
 

@@ -8,6 +8,7 @@ use sluice_join::{
     keep,
 };
 use sluice_meta::rpc::message::Invalidation;
+use sluice_node::GroupOptions;
 use sluice_run::task::Handle;
 use sluice_vfs::{
     Parts, Settings, Vfs,
@@ -55,7 +56,7 @@ pub fn mount(host: &Host) -> anyhow::Result<Arc<Mount>> {
     let id = session.id;
     let metadata = Remote::new(link, session, replayed.store.clone(), clock.clone(), replayed.boot_id)?;
     let metadata = Arc::new(metadata);
-    let group = group::follow(&client, hello, &clock, entropy.clone(), &Handle::current());
+    let group = group::follow(&client, GroupOptions::new(hello), &clock, entropy.clone(), &Handle::current());
     let parts = Parts {
         namespace: metadata.clone(),
         journal: replayed.journal.clone(),

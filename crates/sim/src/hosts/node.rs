@@ -1,7 +1,7 @@
 //! A node's process.
 
 use super::{Host, VOLUME};
-use sluice_join::node::{NodeSetup, NodeWork, hello};
+use sluice_join::node::{Listening, NodeSetup, NodeWork, hello};
 use sluice_net::{NoCallbacks, ServerOptions};
 use sluice_node::{Membership, NodeName};
 use sluice_run::{lock::Mutex, net::address_of, simulation};
@@ -42,7 +42,7 @@ pub fn lend(host: &Host) -> anyhow::Result<Arc<Node>> {
         name,
         weight: 1 + host.process % 2,
         listen: SocketAddr::new(address_of(host.process), 7701),
-        listening: ServerOptions::default(),
+        listening: Listening::Tasks(ServerOptions::default()),
         cache: host.cache(host.opened_disk())?,
         capacity_bytes: host.slots * SLOT_BYTES,
         // It has others who can answer.

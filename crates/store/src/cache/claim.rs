@@ -111,7 +111,7 @@ impl Inner {
     }
 
     /// Ends the stay of `entry`, now or with its last hold.
-    pub(super) fn drop_entry(&self, entry: &Arc<Entry>) {
+    pub(crate) fn drop_entry(&self, entry: &Arc<Entry>) {
         self.forget(entry);
         if entry.doom() {
             self.reclaim(entry);

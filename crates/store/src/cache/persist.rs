@@ -14,7 +14,7 @@ use sluice_run::lock::Mutex;
 use std::{
     io,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
 };
@@ -40,6 +40,7 @@ impl Inner {
         let table = Table::open(&*disk, &options.dir, options.volume, capacity, wall_secs.max(1))?;
         let header = table.header;
         let health = Arc::new(Health::default());
+        let first_generation = u64::from(header.epoch) << 32 | 1;
         let inner = Arc::new(Self {
             slabs: Slabs::new(disk, &options.dir, health.clone(), header.slab_slots),
             clock,
@@ -48,7 +49,9 @@ impl Inner {
             table: Mutex::new(table),
             map: std::array::from_fn(|_| Mutex::default()),
             space: Mutex::new(Space::new(header.slots as usize, capacity as usize)),
-            next_generation: AtomicU64::new(u64::from(header.epoch) << 32 | 1),
+            next_generation: AtomicU64::new(first_generation),
+            first_generation,
+            scrubber: OnceLock::new(),
         });
         inner.load(capacity)?;
         Ok(inner)

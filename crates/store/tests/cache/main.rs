@@ -6,7 +6,9 @@ mod basics;
 mod faults;
 mod model;
 mod race;
+mod residency;
 mod restart;
+mod scrub;
 
 use sluice_base::{
     Disk, ManualClock, ObjectId, VolumeId,

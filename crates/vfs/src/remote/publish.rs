@@ -108,7 +108,9 @@ impl Remote {
         let bytes = change.encode(ino).ok_or(Error::Invalid("a change of too many pieces"))?;
         let done = self.own.transact(|txn| -> Result<()> {
             txn.put(&change_key(ino, change.n), bytes.clone());
-            change.new_objects.iter().for_each(|id| txn.put(&object_key(*id), b""));
+            // Without data the change names objects that were noted before, and may be stored by now.
+            let written = change.new_objects.iter().filter(|_| !data.attachments.is_empty());
+            written.for_each(|id| txn.put(&object_key(*id), b""));
             data.attachments.iter().for_each(|section| txn.attach(section.header.clone(), section.data));
             Ok(())
         })?;

@@ -235,9 +235,9 @@ impl Volume {
 
     pub fn read(&self, handle: HandleId, offset: u64, len: usize) -> Result<Vec<u8>, Errno> {
         let mut buf = vec![0xa5; len];
-        let read = match self.vfs.read(handle, offset, &mut buf) {
+        let read = match self.vfs.read(handle, offset, &mut buf, false) {
             // Somebody has the file's data for long.
-            Err(Failure::Away) => sluice_vfs::waiting(|| self.vfs.read(handle, offset, &mut buf)),
+            Err(Failure::Away) => sluice_vfs::waiting(|| self.vfs.read(handle, offset, &mut buf, false)),
             other => other,
         };
         match read.map_err(Failure::errno)? {
@@ -245,7 +245,9 @@ impl Volume {
                 buf.truncate(done);
                 Ok(buf)
             }
-            Read::Later => self.wait(self.vfs.clone().read_later(handle, offset, len)).map(|pieces| pieces.concat()),
+            Read::Later => {
+                self.wait(self.vfs.clone().read_later(handle, offset, len, false)).map(|pieces| pieces.concat())
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 #![allow(missing_docs)]
 
+mod ahead;
 mod bits;
 mod faults;
 mod harness;

@@ -8,23 +8,48 @@ use crate::{
 };
 use bytes::{BufMut, BytesMut};
 use std::{
-    collections::{BTreeSet, HashMap, HashSet},
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap, HashSet},
+    hash::{BuildHasherDefault, Hasher},
     time::Duration,
 };
+
+/// With so few it is not worth looking for those that nobody waits for.
+const DEADLINES_MIN: usize = 64;
+
+/// By number. Both sides count 1, 2, 3..., so nobody can choose numbers that collide, and they need no hashing to be spread.
+type ById<T> = HashMap<u64, T, BuildHasherDefault<Spread>>;
+
+#[derive(Default)]
+struct Spread(u64);
+
+impl Hasher for Spread {
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("keys are numbers");
+    }
+    fn write_u64(&mut self, number: u64) {
+        // The map takes its group from the low bits and a tag from the high ones.
+        self.0 = number.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    }
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
 
 /// This side's requests without an answer.
 pub(super) struct Asked {
     /// What the peer takes.
     pub(super) limits: Limits,
     last: u64,
-    under_way: HashMap<u64, Question>,
+    under_way: ById<Question>,
     bytes: usize,
-    deadlines: BTreeSet<(Duration, u64)>,
+    /// Earliest first; may have requests that were answered, but not as its first.
+    deadlines: BinaryHeap<Reverse<(Duration, u64)>>,
 }
 
 struct Question {
     bytes: usize,
-    deadline: Option<Duration>,
+    has_deadline: bool,
     /// Cancelled or timed out: the answer is awaited only to be counted off.
     abandoned: bool,
 }
@@ -32,18 +57,31 @@ struct Question {
 impl Default for Asked {
     fn default() -> Self {
         let limits = Limits { requests_max: 0, bytes_max: 0 };
-        Self { limits, last: 0, under_way: HashMap::new(), bytes: 0, deadlines: BTreeSet::new() }
+        Self { limits, last: 0, under_way: ById::default(), bytes: 0, deadlines: BinaryHeap::new() }
     }
 }
 
 impl Asked {
+    /// Counts a request; returns its number.
+    fn begin(&mut self, bytes: usize, deadline: Option<Duration>) -> u64 {
+        self.last += 1;
+        self.bytes += bytes;
+        let has_deadline = deadline.is_some();
+        self.under_way.insert(self.last, Question { bytes, has_deadline, abandoned: false });
+        if let Some(at) = deadline {
+            self.deadlines.push(Reverse((at, self.last)));
+        }
+        self.last
+    }
+
     pub(super) fn next_deadline(&self) -> Option<Duration> {
-        self.deadlines.first().map(|(at, _)| *at)
+        self.deadlines.peek().map(|Reverse((at, _))| *at)
     }
 
     /// A request whose deadline has passed, which is abandoned from now on.
     pub(super) fn take_expired(&mut self, now: Duration) -> Option<u64> {
-        let (_, id) = self.deadlines.first().copied().filter(|(at, _)| *at <= now)?;
+        let Reverse((_, id)) = self.deadlines.peek().filter(|Reverse((at, _))| *at <= now)?;
+        let id = *id;
         self.abandon(id);
         Some(id)
     }
@@ -52,8 +90,8 @@ impl Asked {
     fn abandon(&mut self, id: u64) -> bool {
         let Some(question) = self.under_way.get_mut(&id).filter(|question| !question.abandoned) else { return false };
         question.abandoned = true;
-        if let Some(at) = question.deadline {
-            self.deadlines.remove(&(at, id));
+        if question.has_deadline {
+            self.forget_deadlines();
         }
         true
     }
@@ -62,10 +100,23 @@ impl Asked {
     pub(super) fn answered(&mut self, id: u64) -> Option<bool> {
         let question = self.under_way.remove(&id)?;
         self.bytes -= question.bytes;
-        if let Some(at) = question.deadline {
-            self.deadlines.remove(&(at, id));
+        if question.has_deadline {
+            self.forget_deadlines();
         }
         Some(!question.abandoned)
+    }
+
+    /// Those of requests that nobody waits for: all that come first, and the rest when they are the greater part. Cheaper than a
+    /// tree that is searched for each, and no memory is taken for it once it has its size.
+    fn forget_deadlines(&mut self) {
+        let awaited =
+            |under_way: &ById<Question>, id: u64| under_way.get(&id).is_some_and(|question| !question.abandoned);
+        while self.deadlines.peek().is_some_and(|Reverse((_, id))| !awaited(&self.under_way, *id)) {
+            self.deadlines.pop();
+        }
+        if self.deadlines.len() > 2 * self.under_way.len() + DEADLINES_MIN {
+            self.deadlines.retain(|Reverse((_, id))| awaited(&self.under_way, *id));
+        }
     }
 
     pub(super) fn clear(&mut self) {
@@ -79,7 +130,7 @@ impl Asked {
 #[derive(Default)]
 pub(super) struct Taken {
     pub(super) last: u64,
-    under_way: HashMap<u64, usize>,
+    under_way: ById<usize>,
     bytes: usize,
 }
 
@@ -137,17 +188,30 @@ impl Connection {
         body: &Payload,
         deadline: Option<Duration>,
     ) -> Result<RequestId, Full> {
-        self.may_ask(body.len())?;
-        let id = self.asked.last + 1;
-        self.asked.last = id;
-        self.asked.bytes += body.len();
-        self.asked.under_way.insert(id, Question { bytes: body.len(), deadline, abandoned: false });
-        if let Some(at) = deadline {
-            self.asked.deadlines.insert((at, id));
-        }
+        let header = self.ask(now, method, body.len(), deadline)?;
+        self.send_frame(header, body);
+        Ok(RequestId(header.id))
+    }
+
+    /// As [`Self::request`], with a body that is copied: nothing is allocated for it.
+    pub fn request_copied(
+        &mut self,
+        now: Duration,
+        method: u16,
+        body: &[u8],
+        deadline: Option<Duration>,
+    ) -> Result<RequestId, Full> {
+        let header = self.ask(now, method, body.len(), deadline)?;
+        self.send_bytes(header, body);
+        Ok(RequestId(header.id))
+    }
+
+    /// Counts a request; returns what its header says.
+    fn ask(&mut self, now: Duration, method: u16, bytes: usize, deadline: Option<Duration>) -> Result<Header, Full> {
+        self.may_ask(bytes)?;
+        let id = self.asked.begin(bytes, deadline);
         let deadline_ms = deadline.map(|at| deadline_ms(at.saturating_sub(now)));
-        self.send_frame(Header { method, deadline_ms, ..Header::new(Kind::Request, id) }, body);
-        Ok(RequestId(id))
+        Ok(Header { method, deadline_ms, ..Header::new(Kind::Request, id) })
     }
 
     fn may_ask(&self, bytes: usize) -> Result<(), Full> {

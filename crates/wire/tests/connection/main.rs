@@ -7,3 +7,4 @@ mod pair;
 mod random;
 mod records;
 mod splits;
+mod visited;

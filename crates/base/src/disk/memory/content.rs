@@ -32,7 +32,7 @@ impl Change {
     }
 
     /// Indexes of the pages that must exist afterwards.
-    fn pages(&self) -> Range<u64> {
+    pub(super) fn pages(&self) -> Range<u64> {
         let (offset, bytes) = match self {
             Change::Write { offset, bytes } => (*offset, bytes.len() as u64),
             Change::Allocate { offset, bytes } => (*offset, *bytes),
@@ -56,6 +56,11 @@ impl Content {
 
     pub(super) fn page_count(&self) -> u64 {
         self.pages.len() as u64
+    }
+
+    /// Indexes of the pages that are not holes.
+    pub(super) fn pages(&self) -> impl Iterator<Item = u64> + '_ {
+        self.pages.keys().copied()
     }
 
     /// Pages that `change` would add.

@@ -37,6 +37,8 @@ fn member(status: &MemberStatus, rate: u64) -> Value {
         "filled_bytes": numbers.filled_bytes,
         "moved_bytes": numbers.moved_bytes,
         "corrupt_segments": numbers.corrupt_segments,
+        "scrub_done": numbers.scrub_permille as f64 / 1000.0,
+        "rotten_segments": numbers.rotten_segments,
     })
 }
 

@@ -58,6 +58,11 @@ impl Fill {
         self.changed.send_replace(());
     }
 
+    /// Nothing comes any more, and what came is in the cache, if that could keep it.
+    pub(super) fn has_ended(&self) -> bool {
+        self.state.lock().ended.is_some()
+    }
+
     /// The segments of `missing`, once all are there, or why they will not be.
     pub(super) fn take(&self, missing: Set) -> Option<Result<Vec<Segment>, NodeError>> {
         let state = self.state.lock();

@@ -8,6 +8,11 @@ async fn gets<T>(backend: &Faulty, read: impl Future<Output = T>) -> (T, u64) {
     (done, backend.count(RequestKind::Get) - before)
 }
 
+/// A store that has read nothing yet.
+fn again(backend: &Arc<Faulty>) -> Store {
+    Store::with_backend(backend.clone(), "memory:", StoreOptions::default(), Arc::new(SeededEntropy::new(2)))
+}
+
 #[tokio::test]
 async fn few_requests() {
     let (store, backend) = plain();
@@ -20,10 +25,17 @@ async fn few_requests() {
     assert_eq!((all.segments, requests), (want.clone(), 5), "four parts and the table");
     let (some, requests) = gets(&backend, store.read_segments(&object, Some(all.table.clone()), 3..5)).await;
     assert_eq!((some.unwrap().segments, requests), (want[3..5].to_vec(), 1));
-    let (first, requests) = gets(&backend, store.read_segments(&object, None, 0..1)).await;
+    let (known, requests) = gets(&backend, store.read_segments(&object, None, 0..1)).await;
+    assert_eq!((known.unwrap().segments, requests), (want[..1].to_vec(), 1), "the table was read lately");
+    let another = || again(&backend);
+    let (first, requests) = gets(&backend, another().read_segments(&object, None, 0..1)).await;
     assert_eq!((first.unwrap().segments, requests), (want[..1].to_vec(), 2));
-    let (last, requests) = gets(&backend, store.read_segments(&object, None, 125..127)).await;
+    let (last, requests) = gets(&backend, another().read_segments(&object, None, 125..127)).await;
     assert_eq!((last.unwrap().segments, requests), (want[125..127].to_vec(), 1), "the table is near");
+    let (store, parts) = (another(), (0..4).map(|n| 32 * n..32 * n + 16));
+    let (all, requests) = gets(&backend, join_all(parts.map(|part| store.read_segments(&object, None, part)))).await;
+    assert!(all.iter().all(Result::is_ok));
+    assert_eq!(requests, 5, "all who need the table at the same time read it once");
 
     let small = segments(&[true, true], 10);
     let object = store.put_object(id(2), &small).await.unwrap();

@@ -1,0 +1,8 @@
+//! Measurements that the binary itself makes, for people who want to know what their hosts and networks give.
+//!
+//! [`net`]: how fast a node's bytes reach a client, with everything that makes them fast, without each of it, and without all of it,
+//! beside what one TCP connection gives at most.
+
+#![forbid(unsafe_code)]
+
+pub mod net;

@@ -1,0 +1,143 @@
+//! The memory that a mount keeps for reads, by one account.
+//!
+//! Who answers a read takes the room of its bytes before they are fetched, once for the whole answer, and has it until the answer is
+//! with the kernel: so nobody holds room while it waits for more, and all who wait get theirs. What is read ahead takes room only if
+//! there is some, and never the last quarter, so that a reader who waits for room waits for other answers, not for somebody who
+//! may never read on.
+
+use bytes::Bytes;
+use std::sync::Arc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// Unit of the account, in bytes.
+const UNIT_BYTES: usize = 4 << 10;
+/// Buffers of this size and more have capacities in multiples of it ([`sluice_base::Pages`]), and are filled by a message that is a
+/// little longer than its bytes.
+const STEP_BYTES: usize = 64 << 10;
+
+/// Room for bytes of reads.
+pub(crate) struct Budget {
+    all: Arc<Semaphore>,
+    ahead: Arc<Semaphore>,
+    units: usize,
+}
+
+/// Room that somebody has, until this is dropped.
+pub(crate) struct Room {
+    all: OwnedSemaphorePermit,
+    ahead: Option<OwnedSemaphorePermit>,
+}
+
+/// Bytes, and the room of the answer that they are part of.
+struct Held {
+    bytes: Bytes,
+    _room: Room,
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Budget {
+    /// An account of so many bytes.
+    pub(crate) fn new(bytes: u64) -> Self {
+        let units = (bytes as usize / UNIT_BYTES).clamp(1, Semaphore::MAX_PERMITS / 2);
+        let of = |units| Arc::new(Semaphore::new(units));
+        Self { all: of(units), ahead: of(units / 4 * 3), units }
+    }
+
+    /// All of it, in bytes.
+    pub(crate) fn bytes(&self) -> usize {
+        self.units * UNIT_BYTES
+    }
+
+    /// Bytes of it that are taken.
+    pub(crate) fn taken_bytes(&self) -> usize {
+        (self.units - self.all.available_permits().min(self.units)) * UNIT_BYTES
+    }
+
+    fn units_of(&self, bytes: usize) -> u32 {
+        let charged = if bytes < STEP_BYTES { bytes } else { bytes.next_multiple_of(STEP_BYTES) + STEP_BYTES };
+        // One that is larger than everything has everything.
+        charged.div_ceil(UNIT_BYTES).clamp(1, self.units).try_into().unwrap_or(u32::MAX)
+    }
+
+    /// Room for an answer, if there is some.
+    pub(crate) fn try_take(&self, bytes: usize) -> Option<Room> {
+        let all = self.all.clone().try_acquire_many_owned(self.units_of(bytes)).ok()?;
+        Some(Room { all, ahead: None })
+    }
+
+    /// Room for an answer, when there is some. `None` once nobody gets any.
+    pub(crate) async fn take(&self, bytes: usize) -> Option<Room> {
+        let all = self.all.clone().acquire_many_owned(self.units_of(bytes)).await.ok()?;
+        Some(Room { all, ahead: None })
+    }
+
+    /// Room for what nobody has asked for yet, if there is some.
+    pub(crate) fn try_take_ahead(&self, bytes: usize) -> Option<Room> {
+        let units = self.units_of(bytes);
+        let ahead = self.ahead.clone().try_acquire_many_owned(units).ok()?;
+        let all = self.all.clone().try_acquire_many_owned(units).ok()?;
+        Some(Room { all, ahead: Some(ahead) })
+    }
+}
+
+impl Room {
+    /// Keeps the room with the answer's bytes: it is given back when they are dropped.
+    pub(crate) fn keep_with(self, pieces: &mut [Bytes]) {
+        if let Some(last) = pieces.last_mut() {
+            *last = Bytes::from_owner(Held { bytes: std::mem::take(last), _room: self });
+        }
+    }
+
+    /// Takes room for `bytes` out of this one, unless there is less.
+    pub(crate) fn split(&mut self, bytes: usize) -> Option<Self> {
+        let units = bytes.div_ceil(UNIT_BYTES);
+        let all = self.all.split(units)?;
+        Some(Self { all, ahead: self.ahead.as_mut().and_then(|ahead| ahead.split(units)) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures::FutureExt;
+
+    const M: usize = 1 << 20;
+
+    #[test]
+    fn what_nobody_asked_for_leaves_room_for_who_asks() {
+        let budget = Budget::new(16 * M as u64);
+        let ahead: Vec<_> = (0..100).map_while(|_| budget.try_take_ahead(M)).collect();
+        assert_eq!(ahead.len(), 11, "each a step more than its bytes, and three quarters of all");
+        let mut answers: Vec<_> = (0..100).map_while(|_| budget.try_take(M)).collect();
+        assert_eq!((answers.len(), budget.taken_bytes()), (4, 15 * (M + STEP_BYTES)));
+        assert!(budget.take(M).now_or_never().is_none());
+        answers.pop();
+        assert!(budget.take(M).now_or_never().is_some());
+        drop((ahead, answers));
+        assert_eq!(budget.taken_bytes(), 0);
+        assert!(budget.try_take(100 * M).is_some(), "alone, one of any size");
+    }
+
+    #[test]
+    fn the_room_goes_with_the_bytes() {
+        let budget = Budget::new(16 * M as u64);
+        let mut answer = vec![Bytes::from_static(b"one"), Bytes::from_static(b"two")];
+        let mut room = budget.try_take(100 << 10).unwrap();
+        assert!(room.split(200 << 10).is_none());
+        let part = room.split(40 << 10);
+        room.keep_with(&mut answer);
+        assert_eq!((&answer[1][..], budget.taken_bytes()), (&b"two"[..], 192 << 10));
+        drop(part);
+        assert_eq!(budget.taken_bytes(), 152 << 10);
+        let rest = answer.pop();
+        drop(answer);
+        assert_eq!(budget.taken_bytes(), 152 << 10);
+        drop(rest);
+        assert_eq!(budget.taken_bytes(), 0);
+    }
+}

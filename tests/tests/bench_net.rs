@@ -1,0 +1,71 @@
+//! `sluice bench net`: what it reports is there, is sound, and shows what each technique does.
+
+use serde_json::Value;
+use sluice_tests::{Scratch, sluice};
+use std::collections::BTreeMap;
+
+/// The lines of a short run, by case.
+fn lines(args: &[&str]) -> BTreeMap<String, Value> {
+    let common = ["bench", "net", "--seconds", "0.3", "--size", "16M", "--json"];
+    let ran = sluice([&common, args].concat()).ok();
+    let line = |line: &str| serde_json::from_str::<Value>(line).expect("an object a line");
+    let all: Vec<Value> = ran.stdout.lines().map(line).collect();
+    all.into_iter().map(|line| (line["case"].as_str().expect("a name").to_owned(), line)).collect()
+}
+
+#[test]
+fn every_case_reads_sound_bytes_and_says_what_it_took() {
+    let lines = lines(&["--block", "128K"]);
+    assert_eq!(lines.len(), 9);
+    let fields = [
+        "block_bytes",
+        "connections",
+        "gbps",
+        "iops",
+        "client_cpu_s_per_gib",
+        "node_cpu_s_per_gib",
+        "wakeups_per_s",
+        "syscalls_per_request",
+        "p50_us",
+        "p99_us",
+        "raw_limit_gbps",
+        "raw_sender_cpu_s_per_gib",
+    ];
+    for (name, line) in &lines {
+        for field in fields {
+            assert!(line[field].as_f64().is_some_and(|number| number > 0.0), "{name}: {field} in {line}");
+        }
+    }
+}
+
+#[test]
+fn gathering_small_requests_saves_system_calls() {
+    let lines = lines(&["--block", "4K", "--case", "all,plain,no-coalesce,no-batch"]);
+    let calls = |name: &str| lines[name]["syscalls_per_request"].as_f64().expect("a number");
+    assert!(calls("all") * 4.0 < calls("plain"), "{lines:?}");
+    assert!(calls("all") < calls("no-coalesce") && calls("all") < calls("no-batch"), "{lines:?}");
+    assert_eq!(lines["plain"]["connections"], 64, "one for each request");
+}
+
+#[test]
+fn a_chart_is_drawn() {
+    let scratch = Scratch::new();
+    let file = scratch.path().join("chart.svg");
+    lines(&["--block", "4K", "--case", "all", "--chart", file.to_str().expect("text")]);
+    let chart = std::fs::read_to_string(file).expect("a picture");
+    assert!(chart.starts_with("<svg") && chart.contains("all 4K"), "{chart}");
+}
+
+#[test]
+fn mistakes_are_told_with_what_to_do() {
+    for (args, words) in [
+        (&["--block", "5M"][..], "--block is 1 to 4M"),
+        (&["--seconds", "0"], "--seconds 0"),
+        (&["--host", "127.0.0.1:1", "--case", "all"], "run `sluice bench net --serve 127.0.0.1:1` there"),
+        (&["--dir", "/no/such/place", "--case", "all"], "the node did not start"),
+    ] {
+        sluice([&["bench", "net"], args].concat()).refused_with(&[words]);
+    }
+    let ran = sluice(["bench", "net", "--case", "no-such"]);
+    assert!(ran.code == Some(2) && ran.stderr.contains("choose from all, plain"), "{ran:?}");
+}
