@@ -46,10 +46,10 @@ const REQUIRED: u64 = flag::SETXATTR_EXT | flag::MAX_PAGES | flag::BIG_WRITES;
 
 /// Taken when offered. Not among them, on purpose: WRITEBACK_CACHE (the kernel would own size and times), AUTO_ and
 /// EXPLICIT_INVAL_DATA (invalidation is the server's, by notification), EXPORT_SUPPORT (needs LOOKUP of "." and ".."),
-/// NO_OPEN and NO_OPENDIR (handles are wanted).
+/// NO_OPEN and NO_OPENDIR (handles are wanted), ATOMIC_O_TRUNC (open(O_RDONLY | O_TRUNC) of a program that is running would have cut it
+/// before the kernel says ETXTBSY).
 const WANTED: u64 = REQUIRED
     | flag::ASYNC_READ
-    | flag::ATOMIC_O_TRUNC
     | flag::SPLICE_WRITE
     | flag::SPLICE_MOVE
     | flag::SPLICE_READ

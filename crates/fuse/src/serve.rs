@@ -142,7 +142,7 @@ impl VfsHandler {
                     }),
                 }
             }
-            Operation::Open { flags, kill_suidgid } => self.open(ino, flags, kill_suidgid, reply),
+            Operation::Open { flags } => self.open(ino, flags, reply),
             Operation::Create { name, flags, mode, kill_suidgid, .. } => {
                 self.create(ino, name, flags, mode, kill_suidgid, caller, reply)
             }
@@ -337,11 +337,13 @@ impl VfsHandler {
                 reply.created(&self.entry(&attr), opened.handle.0, self.opens(flags, true));
                 Ok(Answer::Done)
             }
-            // Somebody else made it since the kernel looked.
+            // Somebody else made it since the kernel looked; it takes the file for a new one and sends no SETATTR for O_TRUNC.
             Err(Failure::Errno(Errno::EEXIST)) if flags & O_EXCL == 0 => {
                 let attr = self.vfs.namespace().lookup(dir, name)?;
                 if flags & O_TRUNC != 0 {
-                    self.truncate(attr.ino, kill)?;
+                    self.changes(attr.ino)?;
+                    let set = meta::SetAttributes { kill_suidgid: kill, ..meta::SetAttributes::default() };
+                    self.vfs.setattr(attr.ino, Some(0), &set)?;
                 }
                 let opened = self.vfs.open(attr.ino)?;
                 self.opened_to_write(attr.ino, opened.handle)?;
@@ -353,16 +355,7 @@ impl VfsHandler {
         }
     }
 
-    fn truncate(&self, ino: Ino, kill_suidgid: bool) -> Result<(), Failure> {
-        self.changes(ino)?;
-        let set = meta::SetAttributes { kill_suidgid, ..meta::SetAttributes::default() };
-        self.vfs.setattr(ino, Some(0), &set).map(drop)
-    }
-
-    fn open(&self, ino: Ino, flags: u32, kill_suidgid: bool, reply: &mut ReplyBuffer) -> Outcome {
-        if flags & O_TRUNC != 0 {
-            self.truncate(ino, kill_suidgid)?;
-        }
+    fn open(&self, ino: Ino, flags: u32, reply: &mut ReplyBuffer) -> Outcome {
         let opened = self.vfs.open(ino)?;
         let how = self.opens(flags, opened.keep_cache);
         let Some(passthrough) = &self.passthrough else {

@@ -4,6 +4,7 @@ use std::{
     fs::{self, File},
     io::Write,
     os::{fd::AsRawFd, unix::fs::FileExt, unix::fs::MetadataExt},
+    process::{Child, Command},
 };
 
 use rustix::{
@@ -44,6 +45,33 @@ fn concurrent_appends_keep_every_record_whole() {
         next[writer as usize] += 1;
     }
     assert_eq!(next, [RECORDS; WRITERS as usize]);
+}
+
+/// `program` for a minute. A test beside this one that forks just now may have the file open for writing until its child is another program.
+fn run(program: &std::path::Path) -> Child {
+    loop {
+        match Command::new(program).arg("60").spawn() {
+            Err(error) if error.kind() == std::io::ErrorKind::ExecutableFileBusy => std::thread::yield_now(),
+            spawned => return spawned.unwrap(),
+        }
+    }
+}
+
+#[test]
+fn a_program_that_runs_is_not_cut() {
+    let place = Place::new();
+    let path = place.path("program");
+    fs::copy("/bin/sleep", &path).unwrap();
+    let mut running = run(&path);
+    let ways = [OFlags::WRONLY, OFlags::RDWR, OFlags::RDONLY | OFlags::TRUNC, OFlags::WRONLY | OFlags::TRUNC];
+    let opened = ways.map(|way| openat(CWD, &path, way, Mode::empty()).err());
+    let left = fs::read(&path).unwrap();
+    running.kill().unwrap();
+    running.wait().unwrap();
+    assert_eq!(opened, [Some(Errno::TXTBSY); 4]);
+    assert!(left == fs::read("/bin/sleep").unwrap(), "{} bytes are left", left.len());
+    openat(CWD, &path, OFlags::RDONLY | OFlags::TRUNC, Mode::empty()).unwrap();
+    assert_eq!(stat(&path).size(), 0);
 }
 
 #[test]

@@ -36,8 +36,8 @@ pub enum Operation<'a> {
     Rename { name: &'a [u8], new_parent: u64, new_name: &'a [u8], flags: u32 },
     /// A further name in this directory for the inode `target`.
     Link { target: u64, name: &'a [u8] },
-    /// Open a file. `kill_suidgid`: an O_TRUNC that drops setuid and setgid.
-    Open { flags: u32, kill_suidgid: bool },
+    /// Open a file. Without O_TRUNC: that comes as a SETATTR.
+    Open { flags: u32 },
     /// Read up to `size` bytes; fewer mean end of file.
     Read { fh: u64, offset: u64, size: u32, flags: u32, lock_owner: Option<u64> },
     /// Write. `cached`: from the page cache (mmap), so that `fh` and `pid` may be anybody's.

@@ -161,8 +161,7 @@ fn directory<'a>(code: u32, body: &mut Body<'a>) -> Option<Operation<'a>> {
 fn file<'a>(code: u32, body: &mut Body<'a>) -> Option<Operation<'a>> {
     Some(match code {
         opcode::OPEN => {
-            let inputs::OpenIn { flags, open_flags } = body.take()?;
-            Operation::Open { flags, kill_suidgid: open_flags & flags::OPEN_KILL_SUIDGID != 0 }
+            Operation::Open { flags: body.take::<inputs::OpenIn>()?.flags }
         }
         opcode::READ => {
             let inputs::ReadIn { fh, offset, size, read_flags, lock_owner, flags, .. } = body.take()?;
