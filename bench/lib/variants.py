@@ -7,7 +7,7 @@ import shlex
 from features import knows
 from limits import by_turns, measured, median
 from table import Row, unmeasured
-from uring import consent
+from kernel import consent
 from volumes import KEEPS_NOTHING, read_whole
 from wire import Load, hot_node, seconds_of
 

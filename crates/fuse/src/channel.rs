@@ -11,11 +11,13 @@ use bytes::Bytes;
 use rustix::event::epoll;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use rustix::io::Errno as Raw;
-use sluice_base::Errno;
+use rustix::time::Timespec;
+use sluice_base::{Clock, Errno, SystemClock};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
 
 /// One reactor's.
 pub(crate) enum Channel {
@@ -122,10 +124,16 @@ impl Channel {
         }
     }
 
-    /// Waits for requests, if more are `wanted`, for what is put into `inbox`, and for `companion` to be readable.
-    pub(crate) fn wait(&mut self, wanted: bool, inbox: &Inbox, companion: Option<BorrowedFd<'_>>) -> io::Result<()> {
+    /// Waits for requests, if more are `wanted`, for what is put into `inbox`, and for `companion` to be readable, which will be `soon`.
+    pub(crate) fn wait(
+        &mut self,
+        wanted: bool,
+        inbox: &Inbox,
+        companion: Option<BorrowedFd<'_>>,
+        soon: bool,
+    ) -> io::Result<()> {
         match self {
-            Self::Device(channel) => channel.wait(wanted, inbox),
+            Self::Device(channel) => channel.wait(wanted, inbox, soon),
             Self::Ring(ring) => Ok(ring.wait(inbox, companion)?),
         }
     }
@@ -179,6 +187,11 @@ impl Way {
     }
 }
 
+/// A reactor with answers under way whose last wait was shorter than this looks so long before it sleeps: to be woken costs it, and
+/// whoever wakes it, about as much, above all in a virtual machine, where it takes an interrupt from another processor. Threads that want
+/// the core have it meanwhile.
+const LINGER: Duration = Duration::from_micros(50);
+
 /// A channel of the device, and what is waited for beside it.
 pub(crate) struct DeviceChannel {
     device: Arc<Device>,
@@ -187,6 +200,8 @@ pub(crate) struct DeviceChannel {
     listening: bool,
     inbox_is_ready: bool,
     companion_is_ready: bool,
+    clock: SystemClock,
+    lingers: bool,
 }
 
 const DEVICE: u64 = 0;
@@ -207,7 +222,8 @@ impl DeviceChannel {
             epoll::add(&epoll, descriptor, epoll::EventData::new_u64(COMPANION), epoll::EventFlags::IN)?;
         }
         let (inbox_is_ready, companion_is_ready) = (false, false);
-        let mut channel = Self { device, epoll, listening: false, inbox_is_ready, companion_is_ready };
+        let (clock, lingers) = (SystemClock::default(), false);
+        let mut channel = Self { device, epoll, listening: false, inbox_is_ready, companion_is_ready, clock, lingers };
         channel.listen(listens)?;
         Ok(channel)
     }
@@ -226,13 +242,26 @@ impl DeviceChannel {
         }
     }
 
-    fn wait(&mut self, wanted: bool, inbox: &Inbox) -> io::Result<()> {
+    fn wait(&mut self, wanted: bool, inbox: &Inbox, soon: bool) -> io::Result<()> {
         self.listen(wanted)?;
         if !inbox.fall_asleep() {
             return Ok(());
         }
         let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 3];
-        let waited = epoll::wait(&self.epoll, &mut events, None);
+        let (began, now) = (self.clock.monotonic(), Timespec { tv_sec: 0, tv_nsec: 0 });
+        let mut waited = Ok(0);
+        self.lingers &= soon;
+        while self.lingers && waited == Ok(0) {
+            waited = epoll::wait(&self.epoll, &mut events, Some(&now));
+            if waited == Ok(0) {
+                std::thread::yield_now();
+            }
+            self.lingers = self.clock.monotonic() < began + LINGER;
+        }
+        if waited == Ok(0) {
+            waited = epoll::wait(&self.epoll, &mut events, None);
+        }
+        self.lingers = self.clock.monotonic() < began + LINGER;
         inbox.awake();
         match waited {
             Ok(count) => {

@@ -12,6 +12,7 @@ use rustix::io::Errno;
 use sluice_base::pipe::{Pipe, SLOT_BYTES};
 use sluice_vfs::direct::Region;
 use std::io;
+use std::sync::Once;
 use std::sync::atomic::Ordering::Relaxed;
 use zerocopy::IntoBytes;
 
@@ -120,6 +121,13 @@ impl Pipes {
             return Some(pipe);
         }
         add(&counters.pipes_too_small);
+        if pipe.slots() < self.slots {
+            static TOLD: Once = Once::new();
+            let (has, needs) = (pipe.slots(), (slots * SLOT_BYTES).next_power_of_two());
+            TOLD.call_once(|| {
+                tracing::warn!("large replies are copied: pipes have {has} slots; `sysctl fs.pipe-max-size={needs}` lets them be spliced");
+            });
+        }
         self.give(pipe);
         None
     }

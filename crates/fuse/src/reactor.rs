@@ -388,7 +388,7 @@ impl Reactor {
         }
         let descriptor = self.companion.as_ref().and_then(|companion| companion.descriptor());
         let is_wanted = !self.is_spare || self.shared.spares.are_needed();
-        self.channel.wait(is_wanted && self.peer.has_room(), &self.peer.inbox, descriptor)
+        self.channel.wait(is_wanted && self.peer.has_room(), &self.peer.inbox, descriptor, self.begun > 0)
     }
 }
 

@@ -81,7 +81,7 @@ impl Default for Config {
             transfer: Transfer::default(),
             pipe_slots: pipes::SLOTS,
             max_write: 1 << 20,
-            max_readahead: 1 << 20,
+            max_readahead: 2 << 20,
             max_background: 256,
             congestion_threshold: 192,
             kernel_locks: true,

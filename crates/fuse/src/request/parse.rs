@@ -160,9 +160,7 @@ fn directory<'a>(code: u32, body: &mut Body<'a>) -> Option<Operation<'a>> {
 
 fn file<'a>(code: u32, body: &mut Body<'a>) -> Option<Operation<'a>> {
     Some(match code {
-        opcode::OPEN => {
-            Operation::Open { flags: body.take::<inputs::OpenIn>()?.flags }
-        }
+        opcode::OPEN => Operation::Open { flags: body.take::<inputs::OpenIn>()?.flags },
         opcode::READ => {
             let inputs::ReadIn { fh, offset, size, read_flags, lock_owner, flags, .. } = body.take()?;
             let lock_owner = (read_flags & flags::READ_LOCKOWNER != 0).then_some(lock_owner);

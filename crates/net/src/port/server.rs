@@ -83,11 +83,12 @@ pub struct DataServerOptions {
 }
 
 impl Default for DataServerOptions {
-    /// A thread sends some 50 Gbit/s from the page cache, so few are needed: half of the cores, 1 to 8.
+    /// A thread sends some 50 Gbit/s from the page cache, so few are needed: half of the cores, at most 8. Two at least: while one is in
+    /// the kernel with a megabyte for one peer, others would wait for it with cores idle.
     fn default() -> Self {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Self {
-            threads: (cores / 2).clamp(1, 8),
+            threads: (cores / 2).clamp(2, 8),
             connections_max: 4096,
             stall_max: Duration::from_secs(30),
             techniques: Techniques::default(),
@@ -182,7 +183,8 @@ struct Acceptor {
 }
 
 impl Acceptor {
-    /// Gives connections to the threads in turn. Those beyond the limit are closed without a word.
+    /// Gives connections to the threads in turn, each round from the next one on: peers connect small and bulk lanes by turns, and no thread
+    /// shall have the bulk lanes of all. Those beyond the limit are closed without a word.
     fn run(self) {
         /// After a failed accept, most likely for lack of file descriptors.
         const RETRY: Duration = Duration::from_millis(100);
@@ -199,7 +201,8 @@ impl Acceptor {
                         tracing::debug!(%address, "too many connections");
                         continue;
                     }
-                    self.inboxes[next % self.inboxes.len()].push(Message::Connection(stream.into(), address));
+                    let threads = self.inboxes.len();
+                    self.inboxes[(next + next / threads) % threads].push(Message::Connection(stream.into(), address));
                     next += 1;
                 }
                 Err(error) => {
