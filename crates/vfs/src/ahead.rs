@@ -332,6 +332,12 @@ impl Vfs {
         mut room: Room,
         weight: u64,
     ) {
+        let now = self.parts.clock.monotonic();
+        let wait = self.ahead.pace.departs(weight, now).saturating_sub(now);
+        // What the runtime's clock tells apart.
+        if wait >= Duration::from_millis(1) {
+            sluice_run::time::sleep(wait).await;
+        }
         let extents = self.extents_from_task(file, part.start, (part.end - part.start) as usize).await;
         let fetches = FuturesUnordered::new();
         for Extent { place, len, .. } in extents.unwrap_or_default() {
