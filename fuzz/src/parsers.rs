@@ -9,7 +9,7 @@ use sluice_base::{
     disk::{Disk, MemoryDisk},
     limits::{SEGMENT_BYTES, SPAN_BYTES},
 };
-use sluice_fuse::Request;
+use sluice_fuse::{HandOver, Request};
 use sluice_journal::{
     Journal, JournalError, JournalOptions, Place, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, Seq, parse_record,
 };
@@ -42,11 +42,12 @@ pub use peers::{member_list, node_messages, unstored_bytes};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const TARGETS: [Target; 18] = [
+pub const TARGETS: [Target; 19] = [
     ("credentials_ini", credentials_ini),
     ("data_note", data_note),
     ("extent_records", extent_records),
     ("fuse_request", fuse_request),
+    ("hand_over", hand_over),
     ("journal_record", journal_record),
     ("journal_segment", journal_segment),
     ("member_list", member_list),
@@ -306,6 +307,13 @@ pub fn fuse_request(bytes: &[u8]) {
             // Looks at every name and payload.
             assert!(!format!("{request:?}").is_empty());
         }
+    }
+}
+
+/// The state of a mount that passes to another process.
+pub fn hand_over(bytes: &[u8]) {
+    if let Ok(state) = HandOver::decode(bytes) {
+        assert_eq!(state.encode(), bytes);
     }
 }
 

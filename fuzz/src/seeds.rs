@@ -8,6 +8,7 @@ use sluice_base::{
     disk::{Disk, MemoryDisk},
     limits::SEGMENT_BYTES,
 };
+use sluice_fuse::{HandOver, Negotiated};
 use sluice_join::methods::{Report, Unstored, encode_pieces};
 use sluice_journal::{Class, Journal, SEGMENT_HEADER_BYTES};
 use sluice_meta::{
@@ -26,7 +27,7 @@ use sluice_object::{
     format::{ObjectTable, SegmentEntry, encode_tail},
 };
 use sluice_store::{ScrubOptions, SegmentSum, SlotLocation};
-use sluice_vfs::{DataNote, Piece};
+use sluice_vfs::{DataNote, HandleId, OpenDir, OpenFile, OpenState, Orphan, Piece};
 use sluice_wire::{Payload, PushNumber, RefusalCode, RequestId, Welcome};
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -48,6 +49,7 @@ pub fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     add("scrub_record", vec![("clean", scrub())]);
     add("slot_table", vec![("clean_and_dirty", slots())]);
     add("fuse_request", requests());
+    add("hand_over", hand_overs());
     add("wire_frames", frames());
     add("node_messages", of_nodes());
     add("member_list", lists());
@@ -107,6 +109,20 @@ fn transactions() -> Vec<(&'static str, Vec<u8>)> {
     namespace.unlink(Ino::ROOT, b"file", &|_| false).expect("a name");
     let names = ["format", "ids", "mkdir", "create", "write", "setxattr", "unlink"];
     names.into_iter().zip(log.records()).map(|(name, (_, _, bytes))| (name, bytes)).collect()
+}
+
+/// A mount in which nothing is open, and one with a file that is open twice and has no name, a listing, and bytes that were lost.
+fn hand_overs() -> Vec<(&'static str, Vec<u8>)> {
+    let negotiated = Negotiated { minor: 45, flags: 0x1_4089_9821, max_write: 1 << 20, max_readahead: 1 << 20 };
+    let file = |handle, atime_due| OpenFile { handle: HandleId(handle), ino: Ino(9), atime_due };
+    let open = OpenState {
+        files: vec![file(1, true), file(4, false)],
+        dirs: vec![OpenDir { handle: HandleId(2), ino: Ino::ROOT, until: 77 }],
+        orphans: vec![Orphan { ino: Ino(9), forgotten: false }, Orphan { ino: Ino(12), forgotten: true }],
+        lost: true,
+    };
+    let of = |open| HandOver { negotiated, open }.encode();
+    vec![("nothing_open", of(OpenState::default())), ("some_open", of(open))]
 }
 
 fn values() -> Vec<(&'static str, Vec<u8>)> {

@@ -12,7 +12,7 @@ use std::{
 use rustix::{fs::Mode, mount::UnmountFlags};
 use tempfile::TempDir;
 
-use crate::{Ran, UringConsent, eventually, run, sluice_binary, wait_for};
+use crate::{Ran, Successor, UringConsent, eventually, run, sluice_binary, wait_for};
 
 /// A mount that is not there by then has failed.
 const START_LIMIT: Duration = Duration::from_secs(30);
@@ -255,6 +255,11 @@ impl Mount {
 
     /// Ends the process as a crash would. The mount point stays behind, dead, as it does after a real crash.
     pub fn kill9_and_leave_the_mount_point(mut self) {
+        self.kill9_in_place();
+    }
+
+    /// The same with a mount that a successor may still have.
+    pub fn kill9_in_place(&mut self) {
         let mut child = self.child.take().expect("running");
         child.kill().expect("kill");
         child.wait().expect("wait");
@@ -301,6 +306,20 @@ impl Mount {
         }
         let _ = rustix::mount::unmount(&self.mountpoint, UnmountFlags::DETACH);
         (status.and_then(|status| status.code()), self.log())
+    }
+
+    /// Starts a process that is to take the mount over, with further options.
+    #[track_caller]
+    pub fn successor(&self, options: &[&str]) -> Successor {
+        let mut command = self.volume.command(&self.args);
+        command.arg("--takeover").args(options);
+        Successor::start(command, &self.log_path)
+    }
+
+    /// From now on another process serves the mount; the one that did.
+    pub(crate) fn become_of(&mut self, child: Child, log_start: u64) -> Option<Child> {
+        self.log_start = log_start;
+        self.child.replace(child)
     }
 
     /// Unmounts and mounts again: what is seen afterwards comes from the volume, not from memory.

@@ -1,12 +1,14 @@
 //! The socket through which `status`, `umount` and others speak to a running mount, a volume's server or a node: one JSON request, one JSON
 //! answer a line. It lies in the volume's directory, a node's in its cache directory, open to the owner only.
 
+mod hand_over;
 mod listen;
 mod node;
 mod scrub;
 mod server;
 mod warm;
 
+pub use hand_over::Taken;
 pub use listen::{Asker, Socket};
 pub use node::NodeServer;
 pub use server::{Ending, Server};
@@ -50,6 +52,13 @@ pub enum Ask {
     Scrub {
         /// Bytes a second; 0: as fast as the disk gives them.
         rate: u64,
+    },
+    /// Hand the mount on to the asker. Answers [`Told::HandingOver`], then as it says (`hand_over.rs`).
+    TakeOver {
+        /// The newest format of the state that the asker reads.
+        format: u32,
+        /// He will have a cache.
+        has_cache: bool,
     },
 }
 
@@ -107,6 +116,13 @@ pub enum Told {
         /// It is complete.
         over: bool,
     },
+    /// The state of the mount comes next, and its device with it.
+    HandingOver {
+        /// Length of the state.
+        bytes: u64,
+    },
+    /// The mount is the asker's; this process ends.
+    HandedOver,
     /// It was not done.
     Failed {
         /// Why.

@@ -24,6 +24,7 @@ pub struct MetricsArgs {
 }
 
 /// What was asked for, listening.
+#[derive(Default)]
 pub struct Metrics(Option<Listener>);
 
 impl MetricsArgs {

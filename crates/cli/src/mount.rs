@@ -250,7 +250,7 @@ fn serve(
         available_bytes: available(config, dir)?,
     };
     let source = format!("{}#{}", args.meta, dir.display());
-    let result = running.mount(source, options, &args.reading, mountpoint, runtime).and_then(|(mount, has_ended)| {
+    let result = running.mount(source, options, &args.reading, mountpoint, None, runtime).and_then(|(mount, has_ended)| {
         let kernel = Arc::new(MountKernel(mount.notifier()));
         callbacks.start(metadata, &running.vfs, kernel, task::handle(runtime.handle()));
         match guard::start(mountpoint) {

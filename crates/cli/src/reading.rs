@@ -66,10 +66,15 @@ impl ReadingArgs {
         }
     }
 
+    /// Whether requests are to come by io_uring.
+    pub fn wants_rings(&self) -> bool {
+        self.fuse_transport == TransportArg::Uring
+    }
+
     /// `config` with these settings, for a mount of a volume of this process, or `served` by another one.
     pub fn put_into(&self, config: Config, served: bool) -> Config {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let ring = (self.fuse_transport == TransportArg::Uring).then_some(RingOptions { depth: self.uring_depth });
+        let ring = self.wants_rings().then_some(RingOptions { depth: self.uring_depth });
         // Those that have a ring do not wait for the server.
         let usual = (served && ring.is_none()).then(|| Config::reactors_for(cores).max(REACTORS_OF_SERVED));
         let transfer = match self.io {

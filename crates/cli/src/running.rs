@@ -11,7 +11,8 @@ use crate::{
     volume::Volume,
 };
 use anyhow::anyhow;
-use sluice_fuse::{Config, MountOptions, ServeOptions, Session, StartError, VfsHandler};
+use rustix::fd::OwnedFd;
+use sluice_fuse::{Config, MountOptions, Negotiated, ServeOptions, Session, StartError, VfsHandler};
 use sluice_join::Work;
 use sluice_vfs::{Parts, Settings, Vfs};
 use std::{path::Path, sync::Arc, time::Duration};
@@ -51,13 +52,15 @@ impl Running {
         Self { vfs: work.vfs.clone(), work, _lock: lock }
     }
 
-    /// Mounts; the second value becomes true when the mount is gone.
+    /// Mounts, or goes on with a mount of which a device and what INIT agreed on were `taken` over; the second value becomes true when
+    /// the mount is gone.
     pub fn mount(
         &self,
         source: String,
         options: ServeOptions,
         reading: &ReadingArgs,
         mountpoint: &Path,
+        taken: Option<(OwnedFd, Negotiated)>,
         runtime: &Runtime,
     ) -> anyhow::Result<(Arc<Session>, watch::Receiver<bool>)> {
         let (ended, has_ended) = watch::channel(false);
@@ -71,11 +74,16 @@ impl Running {
         let on_end = Box::new(move || {
             ended.send_replace(true);
         });
-        let handler = VfsHandler::new(self.vfs.clone(), options, on_end);
-        let _turn = MountTurn::take(mountpoint)?;
-        // Another process may have been quicker.
-        crate::up::place::check(mountpoint)?;
-        let mounted = Session::start(&fuse, mountpoint, Arc::new(handler), runtime.handle().clone());
+        let handler = Arc::new(VfsHandler::new(self.vfs.clone(), options, on_end));
+        let mounted = match taken {
+            Some(taken) => Session::resume(&fuse, mountpoint, taken, handler, runtime.handle().clone()),
+            None => {
+                let _turn = MountTurn::take(mountpoint)?;
+                // Another process may have been quicker.
+                crate::up::place::check(mountpoint)?;
+                Session::start(&fuse, mountpoint, handler, runtime.handle().clone())
+            }
+        };
         let mount = mounted.map_err(|error| match error {
             StartError::Mount(error) => anyhow!("{error}"),
             other => anyhow!("{other}"),
@@ -117,9 +125,14 @@ pub async fn until_the_end(
             return Err(error);
         }
     };
-    tokio::spawn(heed_signals(Signals::take()?, mount, ending.clone()));
+    tokio::spawn(heed_signals(Signals::take()?, mount.clone(), ending.clone()));
     let _ = has_ended.wait_for(|ended| *ended).await;
     ending.wanted.send_replace(true);
+    if mount.has_left() {
+        // Programs wait: what is left to store, and what has no name, is the next process's.
+        note!("{what} goes on in the process that took it over");
+        return Ok(watchers);
+    }
     // With the kernel's references gone, what has no name has no user: it is not worth storing.
     let last = vfs.clone();
     let _ = tokio::task::spawn_blocking(move || last.reclaim_rest()).await;

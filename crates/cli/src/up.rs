@@ -2,6 +2,7 @@
 
 pub mod place;
 mod serve;
+mod takeover;
 
 use crate::{detach, directory, metrics::MetricsArgs, reading::ReadingArgs, scrub::ScrubRate, units};
 use anyhow::bail;
@@ -33,6 +34,11 @@ pub struct UpArgs {
     /// Return once the volume is mounted
     #[arg(short = 'd', long)]
     pub detach: bool,
+    /// Take the mount at MOUNTPOINT over from the process that serves it, which ends: for a newer version of this binary. Programs notice a
+    /// short pause; what they have open, mapped and locked stays. Run it as the user who mounted. Options are those of the new process.
+    /// A mount with --passthrough or --fuse-transport uring cannot be taken over
+    #[arg(long)]
+    pub takeover: bool,
     /// Where a new volume keeps its objects: file:DIR, a relative one within the volume's directory, or
     /// s3://BUCKET/PREFIX?endpoint=...
     #[arg(long)]
@@ -98,8 +104,13 @@ pub fn run(args: UpArgs) -> anyhow::Result<ExitCode> {
         return detach::run_detached(&dir.join("log"));
     }
     check_sizes(args.cache_size, args.journal_size)?;
-    let mountpoint = place::check(&args.mountpoint)?;
-    place::check_apart(&dir, args.store.as_deref(), &mountpoint)?;
+    let mountpoint = if args.takeover {
+        takeover::find(&args, &dir)?
+    } else {
+        let mountpoint = place::check(&args.mountpoint)?;
+        place::check_apart(&dir, args.store.as_deref(), &mountpoint)?;
+        mountpoint
+    };
     place::check_device()?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("sluice-io").enable_all().build()?;

@@ -130,6 +130,6 @@ impl Asked {
 impl Drop for Asked {
     fn drop(&mut self) {
         self.send(Errno::EIO.0, &[]);
-        self.peer.later_ended();
+        self.peer.later_ended(&self.shared.pause);
     }
 }

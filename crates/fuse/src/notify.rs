@@ -6,16 +6,22 @@
 use crate::abi::flags::{EXPIRE_ONLY, notify as code};
 use crate::abi::outputs::{NotifyDeleteOut, NotifyInvalEntryOut, NotifyInvalInodeOut};
 use crate::device::Device;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::time::Duration;
 use std::{io, thread};
 use tokio::sync::{mpsc, oneshot};
 use zerocopy::IntoBytes;
 
 /// Sends notifications; clones share one queue.
 #[derive(Clone)]
-pub struct Notifier(mpsc::Sender<Notice>);
+pub struct Notifier {
+    queue: mpsc::Sender<Notice>,
+    /// Held while the kernel is told.
+    telling: Arc<Mutex<()>>,
+}
 
 /// A notification that was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -61,35 +67,44 @@ impl Notifier {
     /// Resolves once the kernel has done everything queued before.
     pub async fn flush(&self) -> Result<(), NotifyError> {
         let (done, wait) = oneshot::channel();
-        self.0.send(Notice::Flush(done)).await.map_err(|_| NotifyError::Gone)?;
+        self.queue.send(Notice::Flush(done)).await.map_err(|_| NotifyError::Gone)?;
         wait.await.map_err(|_| NotifyError::Gone)
     }
 
     fn send(&self, notice: Notice) -> Result<(), NotifyError> {
-        self.0.try_send(notice).map_err(|error| match error {
+        self.queue.try_send(notice).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => NotifyError::Full,
             mpsc::error::TrySendError::Closed(_) => NotifyError::Gone,
         })
     }
 
+    /// As long as this is held, nothing is told, and nobody is in the kernel. `None` when that is not so within `limit`: the kernel may wait
+    /// for a lock whose holder waits for a reactor.
+    pub(crate) fn hold(&self, limit: Duration) -> Option<MutexGuard<'_, ()>> {
+        self.telling.try_lock_for(limit)
+    }
+
     /// Ends the thread; with a full queue the thread sees `ended` instead.
     pub(crate) fn stop(&self) {
-        let _ = self.0.try_send(Notice::Stop);
+        let _ = self.queue.try_send(Notice::Stop);
     }
 }
 
 /// Starts the thread with a queue of `capacity`. It ends on [`Notifier::stop`] or once `ended` is set.
 pub(crate) fn start(device: Arc<Device>, capacity: usize, ended: Arc<AtomicBool>) -> io::Result<Notifier> {
-    let (sender, mut receiver) = mpsc::channel(capacity.max(1));
+    let (queue, mut receiver) = mpsc::channel(capacity.max(1));
+    let notifier = Notifier { queue, telling: Arc::default() };
+    let telling = notifier.telling.clone();
     thread::Builder::new().name("sluice-fuse-note".into()).spawn(move || {
         while let Some(notice) = receiver.blocking_recv() {
+            let _turn = telling.lock();
             if ended.load(Relaxed) || matches!(notice, Notice::Stop) {
                 break;
             }
             tell(&device, notice);
         }
     })?;
-    Ok(Notifier(sender))
+    Ok(notifier)
 }
 
 fn tell(device: &Device, notice: Notice) {

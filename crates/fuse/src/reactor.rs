@@ -14,6 +14,7 @@ use crate::device::{Device, PIECES_MAX, Written};
 use crate::handler::{Answer, LateReply};
 use crate::later::{self, Completion, Inbox};
 use crate::memory::PageBuffer;
+use crate::pause::Pause;
 use crate::pipes::Pipes;
 use crate::reply::ReplyBuffer;
 use crate::request::{Malformed, Operation, Request};
@@ -61,8 +62,8 @@ impl Peer {
     }
 
     /// One of the later requests is answered, not by way of the inbox.
-    pub(crate) fn later_ended(&self) {
-        if self.later.fetch_sub(1, SeqCst) >= self.later_max {
+    pub(crate) fn later_ended(&self, pause: &Pause) {
+        if self.later.fetch_sub(1, SeqCst) >= self.later_max || pause.is_wanted() {
             self.inbox.wake();
         }
     }
@@ -166,7 +167,7 @@ impl Reactor {
     pub(crate) fn run(&mut self) {
         while !self.shared.stop.load(SeqCst) {
             self.answer_completed();
-            let turn = if self.peer.has_room() { self.serve_batch() } else { Turn::Idle };
+            let turn = if self.takes_requests() { self.serve_batch() } else { Turn::Idle };
             self.companion_is_ready |= self.channel.take_events(&self.peer.inbox);
             self.go_on();
             let waited = match turn {
@@ -181,9 +182,13 @@ impl Reactor {
         }
     }
 
+    fn takes_requests(&self) -> bool {
+        self.peer.has_room() && !self.shared.pause.is_wanted()
+    }
+
     fn serve_batch(&mut self) -> Turn {
         for _ in 0..BATCH {
-            if !self.peer.has_room() {
+            if !self.takes_requests() {
                 return Turn::More;
             }
             let place = match self.channel.next(&mut self.requests, READ_START, &mut self.reply) {
@@ -386,9 +391,14 @@ impl Reactor {
         if self.shared.stop.load(SeqCst) {
             return Ok(());
         }
+        if self.shared.pause.is_wanted() && self.peer.later.load(SeqCst) == 0 {
+            self.shared.pause.rest();
+            return Ok(());
+        }
         let descriptor = self.companion.as_ref().and_then(|companion| companion.descriptor());
         let is_wanted = !self.is_spare || self.shared.spares.are_needed();
-        self.channel.wait(is_wanted && self.peer.has_room(), &self.peer.inbox, descriptor, self.begun > 0)
+        let is_wanted = is_wanted && self.takes_requests();
+        self.channel.wait(is_wanted, &self.peer.inbox, descriptor, self.begun > 0)
     }
 }
 

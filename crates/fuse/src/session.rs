@@ -1,5 +1,9 @@
 //! One mount and the threads that serve it.
 
+mod paused;
+
+pub use paused::{PauseError, Paused};
+
 use crate::abi::MIN_READ_BUFFER;
 use crate::abi::flags::init as flag;
 use crate::counters::Counts;
@@ -9,6 +13,7 @@ use crate::init::{InitError, Negotiated, negotiate};
 use crate::later::Inbox;
 use crate::mount::{self, MountError, MountOptions, Mounted};
 use crate::notify::{self, Notifier};
+use crate::pause::Pause;
 use crate::pipes::{self, Pipes, Transfer};
 use crate::reactor::{self, Reactor, Source};
 use crate::request::{Operation, Request};
@@ -18,12 +23,13 @@ use crate::uring::Commands;
 use crate::waiting::Waiting;
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc;
+use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 use std::{io, thread};
@@ -125,6 +131,8 @@ const INIT_WAIT: Duration = Duration::from_secs(10);
 /// A mounted file system. Dropping it unmounts by force: programs that still use it get ENOTCONN.
 pub struct Session {
     path: PathBuf,
+    /// Not held by this value: when every reactor has ended the kernel is to know.
+    device: Weak<Device>,
     shared: Arc<Shared>,
     negotiated: Negotiated,
     notifier: Notifier,
@@ -140,6 +148,9 @@ pub(crate) struct Shared {
     pub(crate) interrupt_grace: Duration,
     /// Every reactor ends.
     pub(crate) stop: Arc<AtomicBool>,
+    pub(crate) pause: Pause,
+    /// The mount goes on in another process.
+    left: AtomicBool,
     pub(crate) peers: Vec<Arc<reactor::Peer>>,
     /// Requests come through rings, whose reactors cannot stand in for one another.
     pub(crate) has_rings: bool,
@@ -164,6 +175,35 @@ impl Session {
         let config = &Config { ring: config.ring.filter(|_| !rings.is_empty()), ..config.clone() };
         let negotiated = shake_hands(&device, config)?;
         let rings = if negotiated.flags & flag::OVER_IO_URING != 0 { rings } else { without(rings) };
+        let session = Self::serve(config, &path, (device, negotiated), rings, handler, runtime)?;
+        std::mem::forget(guard);
+        if let Err(error) = mount::raise_read_ahead(&path, negotiated.max_readahead / 1024) {
+            tracing::info!(%error, "readahead stays at the kernel's default: raising it needs root");
+        }
+        Ok(session)
+    }
+
+    /// Serves the mount at `mountpoint` that another process has served until now: its `device`, and what INIT agreed on then. Without
+    /// rings and passthrough.
+    pub fn resume(
+        config: &Config,
+        mountpoint: &Path,
+        (device, negotiated): (OwnedFd, Negotiated),
+        handler: Arc<dyn Handler>,
+        runtime: tokio::runtime::Handle,
+    ) -> Result<Self, StartError> {
+        let config = &Config { ring: None, passthrough: false, ..config.clone() };
+        Self::serve(config, mountpoint, (Device::adopt(device)?, negotiated), Vec::new(), handler, runtime)
+    }
+
+    fn serve(
+        config: &Config,
+        path: &Path,
+        (device, negotiated): (Device, Negotiated),
+        rings: Vec<Commands>,
+        handler: Arc<dyn Handler>,
+        runtime: tokio::runtime::Handle,
+    ) -> Result<Self, StartError> {
         let stop = Arc::new(AtomicBool::new(false));
         let device = Arc::new(device);
         let backings = (negotiated.flags & flag::PASSTHROUGH != 0).then(|| Backings(Arc::clone(&device)));
@@ -190,6 +230,8 @@ impl Session {
             waiting: Arc::default(),
             interrupt_grace: config.interrupt_grace,
             stop,
+            pause: Pause::default(),
+            left: AtomicBool::new(false),
             peers,
             has_rings: !rings.is_empty(),
             running: Mutex::new(count),
@@ -199,11 +241,8 @@ impl Session {
         });
         let ring_bytes = rings.iter().map(Commands::entries).sum::<usize>() * RingOptions::entry_bytes();
         let threads = start_reactors(&shared, &device, rings, negotiated, config)?;
-        std::mem::forget(guard);
-        if let Err(error) = mount::raise_read_ahead(&path, negotiated.max_readahead / 1024) {
-            tracing::info!(%error, "readahead stays at the kernel's default: raising it needs root");
-        }
-        Ok(Self { path, shared, negotiated, notifier, ring_bytes, threads })
+        let device = Arc::downgrade(&device);
+        Ok(Self { path: path.into(), device, shared, negotiated, notifier, ring_bytes, threads })
     }
 
     /// Blocks until the mount is gone and its last request answered, but for those that wait for others.
@@ -277,6 +316,7 @@ impl Shared {
     /// Asks every thread to end.
     pub(crate) fn end(&self) {
         self.stop.store(true, SeqCst);
+        self.pause.end();
         self.peers.iter().for_each(|peer| peer.inbox.wake());
     }
 

@@ -150,6 +150,15 @@ impl Entry {
     }
 }
 
+/// An inode without a name that a front end may still ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Orphan {
+    /// The inode.
+    pub ino: Ino,
+    /// The front end gave its number back: only handles keep it.
+    pub forgotten: bool,
+}
+
 const SHARDS: usize = 64;
 
 /// All files in use, and those without a name that a front end may still ask for.
@@ -211,6 +220,26 @@ impl Files {
     /// The inode lost its last name, or was made without one.
     pub fn orphaned(&self, ino: Ino) {
         self.shard(ino).lock().entry(ino).or_insert_with(|| Entry::new(ino)).orphaned = true;
+    }
+
+    /// Those without a name, in the order of their numbers.
+    pub fn orphans(&self) -> Vec<Orphan> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let orphaned = shard.iter().filter(|(_, entry)| entry.orphaned);
+            all.extend(orphaned.map(|(ino, entry)| Orphan { ino: *ino, forgotten: entry.forgotten }));
+        }
+        all.sort_by_key(|orphan| orphan.ino);
+        all
+    }
+
+    /// An orphan of the process that served the front end before.
+    pub fn inherit(&self, orphan: Orphan) {
+        self.orphaned(orphan.ino);
+        if orphan.forgotten {
+            self.forget(orphan.ino);
+        }
     }
 
     /// Somebody else changed the file.

@@ -1,5 +1,9 @@
 //! Open files and directories.
 
+mod open_state;
+
+pub use open_state::{OpenDir, OpenFile, OpenState};
+
 use crate::{Failure, Vfs, ahead::Reads, files::FileState};
 use sluice_base::{Errno, Ino};
 use sluice_meta::{Attr, atime_is_due};
@@ -11,7 +15,7 @@ use std::sync::{
 };
 
 /// What a front end keeps for an open file or directory.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct HandleId(pub u64);
 
 /// An open file.

@@ -1,7 +1,7 @@
 //! The parts joined, and the work that goes on in the background.
 
 use crate::{
-    Failure, Group, Metadata, Others, ahead::Ahead, away::on_thread, direct, dirty::Dirty, fetch::Fetches,
+    Failure, Group, Metadata, OpenState, Others, ahead::Ahead, away::on_thread, direct, dirty::Dirty, fetch::Fetches,
     files::Files, handles::Handles, status::Counters, upload, warm::Warming,
 };
 use futures::FutureExt;
@@ -47,12 +47,21 @@ pub struct Settings {
     pub read_tries: u32,
     /// Orphans of earlier runs are nobody's: whoever may use them comes through this process.
     pub reclaim_orphans: bool,
+    /// What programs have open from the beginning: of the process that served the mount before. Its orphans are theirs.
+    pub inherited: OpenState,
 }
 
 impl Default for Settings {
     fn default() -> Self {
         let upload_delay = Duration::from_secs(2);
-        Self { upload_delay, uploads: 4, memory_bytes: MEMORY_BYTES, read_tries: 16, reclaim_orphans: true }
+        Self {
+            upload_delay,
+            uploads: 4,
+            memory_bytes: MEMORY_BYTES,
+            read_tries: 16,
+            reclaim_orphans: true,
+            inherited: OpenState::default(),
+        }
     }
 }
 
@@ -115,7 +124,8 @@ pub struct Vfs {
 
 impl Vfs {
     /// Joins the parts and starts the background work. `recovered` are the dirty objects that replay found.
-    pub fn start(parts: Parts, settings: Settings, recovered: crate::Recovered) -> Arc<Self> {
+    pub fn start(parts: Parts, mut settings: Settings, recovered: crate::Recovered) -> Arc<Self> {
+        let inherited = std::mem::take(&mut settings.inherited);
         let dirty = Dirty::new(parts.cache.clone(), parts.clock.clone(), parts.entropy.clone(), settings.memory_bytes);
         recovered.objects.into_iter().for_each(|object| dirty.adopt(object));
         let vfs = Arc::new(Self {
@@ -142,10 +152,12 @@ impl Vfs {
         });
         // Before anybody can make new ones that are in use.
         let found = if vfs.settings.reclaim_orphans { vfs.namespace().orphans() } else { Ok(Vec::new()) };
-        let left = found.unwrap_or_else(|error| {
+        let mut left = found.unwrap_or_else(|error| {
             tracing::error!(%error, "orphans of earlier runs were not found");
             Vec::new()
         });
+        left.retain(|ino| inherited.orphans.binary_search_by_key(ino, |orphan| orphan.ino).is_err());
+        vfs.inherit(inherited);
         let runtime = vfs.parts.runtime.clone();
         let tasks = [
             runtime.spawn(upload::run(Arc::downgrade(&vfs))),

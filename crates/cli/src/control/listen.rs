@@ -121,6 +121,13 @@ impl Asker {
     pub async fn tell(&mut self, told: &Told) -> anyhow::Result<()> {
         self.teller.tell(told).await
     }
+
+    /// The connection, for a thread that waits by itself. Nothing may have been sent behind the question.
+    pub fn into_std(self) -> anyhow::Result<net::UnixStream> {
+        let stream = self.paths.0.into_inner().reunite(self.teller.0)?.into_std()?;
+        stream.set_nonblocking(false)?;
+        Ok(stream)
+    }
 }
 
 impl Paths {

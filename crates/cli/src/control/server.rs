@@ -3,7 +3,7 @@
 mod overview;
 
 use super::{
-    Ask, Told,
+    Ask, Told, hand_over,
     listen::{ANSWERS_MAX, Asker, Socket},
     scrub, warm,
 };
@@ -91,6 +91,7 @@ impl Server {
             Ask::Held => warm::held(asker, &self.vfs).await,
             Ask::Evict => warm::evict(asker, &self.vfs, self.mount.as_ref().map(|(mount, _)| &**mount)).await,
             Ask::Learn => warm::learn(asker, &self.vfs).await,
+            Ask::TakeOver { format, has_cache } => hand_over::give(self, asker, format, has_cache).await,
             Ask::Umount { lazy } => {
                 tokio::select! {
                     ended = self.end(&mut asker, lazy, drained) => if !ended? { return Ok(()) },
@@ -177,7 +178,7 @@ impl Server {
         mounts::at(mountpoint).is_some_and(|found| found.dir == self.dir)
     }
 
-    fn state(&self) -> &'static str {
+    pub(super) fn state(&self) -> &'static str {
         let Some((mount, mountpoint)) = &self.mount else { return "serving" };
         match (mount.is_over(), self.is_attached(mountpoint)) {
             (true, _) => "draining",

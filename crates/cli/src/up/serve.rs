@@ -1,28 +1,83 @@
 //! From the open volume to the end of its mount.
 
-use super::UpArgs;
+use super::{UpArgs, takeover};
 use crate::{
-    control::{Server, Socket},
+    config::VolumeConfig,
+    control::{Server, Socket, Taken},
     detach::Detaching,
     directory, format,
-    metrics::{Probe, VolumeSource},
+    metrics::{Metrics, Probe, VolumeSource},
     output::note,
     running::{Running, available, until_the_end},
     volume::{self, OpenOptions, Volume},
 };
-use anyhow::bail;
-use sluice_fuse::ServeOptions;
+use anyhow::{Context, bail};
+use sluice_fuse::{PassthroughOptions, ServeOptions, Session};
 use sluice_vfs::Settings;
 use std::{path::Path, process::ExitCode, sync::Arc, time::Duration};
-use tokio::runtime::Runtime;
+use tokio::{runtime::Runtime, sync::watch};
 
 /// The mount is the volume's only one, so everything that changes passes through it.
 const VALID: Duration = Duration::from_secs(3600);
 
+/// A volume that is mounted.
+struct Mounted {
+    running: Running,
+    mount: Arc<Session>,
+    has_ended: watch::Receiver<bool>,
+    socket: Socket,
+    metrics: Metrics,
+    probe: Probe,
+    detaching: Option<Detaching>,
+    config: VolumeConfig,
+}
+
 /// Opens the volume, mounts it and serves it to its end.
 pub fn serve(args: &UpArgs, dir: &Path, mountpoint: &Path, runtime: &Runtime) -> anyhow::Result<ExitCode> {
     let passthrough = args.passthrough(dir)?;
-    let volume = open(args, dir, runtime)?;
+    configure(args, dir, runtime)?;
+    let mounted = if args.takeover {
+        let taken = takeover::take(args, dir, mountpoint)?;
+        begin(args, dir, mountpoint, None, Some(taken), runtime).with_context(|| takeover::lost(dir, mountpoint))?
+    } else {
+        begin(args, dir, mountpoint, passthrough, None, runtime)?
+    };
+    let Mounted { running, mount, has_ended, socket, metrics, probe, detaching, config } = mounted;
+    let (vfs, watched) = (running.vfs.clone(), Some(mount.clone()));
+    let source = VolumeSource { role: "up", vfs, probe, mount: watched, lease: None, service: None };
+    let monitor = runtime.block_on(async { metrics.serve(source) });
+    let server = Server {
+        vfs: running.vfs.clone(),
+        mount: Some((mount.clone(), mountpoint.to_path_buf())),
+        server: None,
+        service: None,
+        dir: dir.to_path_buf(),
+        config,
+        ending: Arc::default(),
+    };
+    let what = dir.display().to_string();
+    let result = runtime.block_on(until_the_end(server, &what, &socket, detaching, has_ended));
+    mount.wait();
+    drop((monitor, mount));
+    running.end()?;
+    drop(socket);
+    // Those who asked for the umount are told by the end of their connection, which comes with the end of the process.
+    let _watchers = result?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Opens the volume and mounts it, or serves the mount that was taken over.
+fn begin(
+    args: &UpArgs,
+    dir: &Path,
+    mountpoint: &Path,
+    passthrough: Option<PassthroughOptions>,
+    taken: Option<Taken>,
+    runtime: &Runtime,
+) -> anyhow::Result<Mounted> {
+    let options =
+        OpenOptions { cache_bytes: args.cache_size, journal_bytes: args.journal_size, ..OpenOptions::default() };
+    let volume = Volume::open(dir, &options)?;
     if volume.recovered.damaged_segments > 0 {
         note!(
             "warning: {} damaged segments were found; `sluice fsck` names the files",
@@ -31,11 +86,22 @@ pub fn serve(args: &UpArgs, dir: &Path, mountpoint: &Path, runtime: &Runtime) ->
     }
     // What can fail is done before the mount.
     let socket = Socket::bind(dir)?;
-    let metrics = runtime.block_on(args.metrics.listen())?;
+    let metrics = match runtime.block_on(args.metrics.listen()) {
+        Err(error) if taken.is_some() => {
+            note!("warning: no metrics: {error:#}");
+            Metrics::default()
+        }
+        other => other?,
+    };
     let probe = Probe::new(&volume.config, dir, volume.clock.clone())?;
     let detaching = if args.detach { Some(Detaching::prepare()?) } else { None };
     let config = volume.config.clone();
-    let settings = Settings { upload_delay: args.upload_delay, memory_bytes: args.memory, ..Settings::default() };
+    let (taken, inherited) = match taken {
+        Some(Taken { device, state }) => (Some((device, state.negotiated)), state.open),
+        None => Default::default(),
+    };
+    let settings =
+        Settings { upload_delay: args.upload_delay, memory_bytes: args.memory, inherited, ..Settings::default() };
     let running = Running::of_volume(volume, settings, runtime.handle())?;
     args.scrub.start(running.vfs.cache());
     let options = ServeOptions {
@@ -46,35 +112,20 @@ pub fn serve(args: &UpArgs, dir: &Path, mountpoint: &Path, runtime: &Runtime) ->
         available_bytes: available(&config, dir)?,
     };
     let source = format!("local:{}", dir.display());
-    let result = running.mount(source, options, &args.reading, mountpoint, runtime).and_then(|(mount, has_ended)| {
-        let (vfs, watched) = (running.vfs.clone(), Some(mount.clone()));
-        let source = VolumeSource { role: "up", vfs, probe, mount: watched, lease: None, service: None };
-        let _monitor = runtime.block_on(async { metrics.serve(source) });
-        let server = Server {
-            vfs: running.vfs.clone(),
-            mount: Some((mount.clone(), mountpoint.to_path_buf())),
-            server: None,
-            service: None,
-            dir: dir.to_path_buf(),
-            config,
-            ending: Arc::default(),
-        };
-        let what = dir.display().to_string();
-        let result = runtime.block_on(until_the_end(server, &what, &socket, detaching, has_ended));
-        mount.wait();
-        result
-    });
-    running.end()?;
-    drop(socket);
-    // Those who asked for the umount are told by the end of their connection, which comes with the end of the process.
-    let _watchers = result?;
-    Ok(ExitCode::SUCCESS)
+    match running.mount(source, options, &args.reading, mountpoint, taken, runtime) {
+        Ok((mount, has_ended)) => Ok(Mounted { running, mount, has_ended, socket, metrics, probe, detaching, config }),
+        Err(error) => {
+            running.end()?;
+            Err(error)
+        }
+    }
 }
 
-/// Opens the volume, making it first where there is none.
-fn open(args: &UpArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<Volume> {
+/// Looks at the volume and its store, making it first where there is none.
+fn configure(args: &UpArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<()> {
     let config = match directory::load(dir)? {
         Some(config) => config,
+        None if args.takeover => bail!("{} holds no volume", dir.display()),
         None => {
             let made = runtime.block_on(format::make(dir, args.store.as_deref().unwrap_or("file:objects"), false));
             match made {
@@ -91,9 +142,5 @@ fn open(args: &UpArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<Volume> 
             config.store
         );
     }
-    runtime.block_on(volume::check_store(&config, dir))?;
-    Volume::open(
-        dir,
-        &OpenOptions { cache_bytes: args.cache_size, journal_bytes: args.journal_size, ..OpenOptions::default() },
-    )
+    runtime.block_on(volume::check_store(&config, dir))
 }

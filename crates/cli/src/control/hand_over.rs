@@ -1,0 +1,242 @@
+//! A mount passes to another process of the same user: both ends of `up --takeover`.
+//!
+//! The new process asks. The old one lets what is under way end, and tells the mount's state with the device beside it (SCM_RIGHTS). When
+//! the new one has understood it, it says so with one byte; until then the old one can go on as if nothing had been asked. From then on it ends,
+//! and the new one, which must not touch the volume before, waits for the end of its process. Whoever dies on the way: either the other one
+//! has the device and goes on, or nobody has, and the kernel tells the programs (ENOTCONN).
+
+use super::{Ask, Asker, Control, Server, Told};
+use anyhow::{Context, anyhow, bail};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fd::{AsFd, BorrowedFd, OwnedFd},
+    io::{Errno, IoSlice, IoSliceMut},
+    net::{
+        RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
+        recvmsg, sendmsg, sockopt::socket_peercred,
+    },
+    process::{Pid, PidfdFlags, geteuid, pidfd_open},
+};
+use sluice_fuse::{HAND_OVER_BYTES_MAX, HAND_OVER_FORMAT, HandOver};
+use std::{
+    io::{Read, Write},
+    mem::MaybeUninit,
+    os::unix::net::UnixStream,
+    time::Duration,
+};
+
+/// How long requests that are under way may take to end.
+const END_LIMIT: Duration = Duration::from_secs(10);
+/// How long the new process may take to understand the state, while programs wait.
+const WORD_LIMIT: Duration = Duration::from_secs(5);
+/// How long the new process waits for the state: [`END_LIMIT`], on a machine that does other things as well.
+const STATE_LIMIT: Duration = Duration::from_secs(30);
+/// How long the end of a process that closed its connection may take.
+const EXIT_LIMIT: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
+/// A process that was killed is gone by then.
+const AT_ONCE: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
+/// Longest line.
+const LINE_BYTES_MAX: usize = 64 << 10;
+/// That the state is understood.
+const UNDERSTOOD: u8 = b'+';
+
+/// A mount that this process is to serve.
+pub struct Taken {
+    pub device: OwnedFd,
+    pub state: HandOver,
+}
+
+/// Hands the mount on to who asks, who reads states up to `format` and will have a cache or not.
+pub async fn give(server: &Server, asker: Asker, format: u32, has_cache: bool) -> anyhow::Result<()> {
+    let (server, stream) = (server.clone(), asker.into_std()?);
+    let given = tokio::task::spawn_blocking(move || hand_on(&server, stream, format, has_cache)).await?;
+    given.inspect_err(|error| tracing::warn!(%error, "the mount was not handed over and goes on here"))
+}
+
+fn hand_on(server: &Server, mut stream: UnixStream, format: u32, has_cache: bool) -> anyhow::Result<()> {
+    stream.set_read_timeout(Some(WORD_LIMIT))?;
+    stream.set_write_timeout(Some(WORD_LIMIT))?;
+    let may = may_hand_on(server, &stream, format, has_cache);
+    let paused = may.and_then(|mount| mount.pause(END_LIMIT).map_err(|error| explained(error, server)));
+    let paused = match paused {
+        Ok(paused) => paused,
+        Err(error) => return tell(&mut stream, &Told::Failed { error: error.to_string() }),
+    };
+    let (mount, _) = server.mount.as_ref().context("no mount")?;
+    let state = HandOver { negotiated: mount.negotiated(), open: server.vfs.open_state() }.encode();
+    if state.len() as u64 > HAND_OVER_BYTES_MAX {
+        drop(paused);
+        return tell(&mut stream, &Told::Failed { error: "too many files are open".into() });
+    }
+    send_with(&mut stream, &line(&Told::HandingOver { bytes: state.len() as u64 })?, paused.device())?;
+    stream.write_all(&state)?;
+    let mut word = [0];
+    stream.read_exact(&mut word)?;
+    if word != [UNDERSTOOD] {
+        bail!("the other process did not take it");
+    }
+    paused.leave();
+    tell(&mut stream, &Told::HandedOver)
+}
+
+/// The mount, if it may be handed on at all.
+fn may_hand_on<'a>(
+    server: &'a Server,
+    stream: &UnixStream,
+    format: u32,
+    has_cache: bool,
+) -> anyhow::Result<&'a sluice_fuse::Session> {
+    let own = geteuid();
+    if socket_peercred(stream)?.uid != own {
+        bail!("the mount is of user {own}: run this as that user, who has the volume's files");
+    }
+    let Some((mount, _)) = server.mount.as_ref().filter(|_| server.server.is_none() && server.service.is_none()) else {
+        bail!("only a mount of `sluice up` can be taken over: end this process and start it again");
+    };
+    if format < HAND_OVER_FORMAT {
+        bail!(
+            "the mount's process is newer (it tells its state in format {HAND_OVER_FORMAT}, this one reads {format}): take a newer binary"
+        );
+    }
+    if server.vfs.cache().is_some() && !has_cache {
+        bail!("what is not stored yet may lie in the cache: leave --cache-size 0 out");
+    }
+    if server.state() != "mounted" {
+        bail!("the mount is ending");
+    }
+    Ok(mount)
+}
+
+fn explained(error: sluice_fuse::PauseError, server: &Server) -> anyhow::Error {
+    use sluice_fuse::PauseError::{Passthrough, Ring};
+    let dir = crate::units::quoted(&server.dir);
+    match error {
+        Ring | Passthrough => anyhow!("{error}: `sluice umount` it and `sluice up {dir}` again"),
+        other => anyhow!("{other}"),
+    }
+}
+
+fn line(told: &Told) -> anyhow::Result<Vec<u8>> {
+    let mut line = serde_json::to_vec(told)?;
+    line.push(b'\n');
+    Ok(line)
+}
+
+fn tell(stream: &mut UnixStream, told: &Told) -> anyhow::Result<()> {
+    Ok(stream.write_all(&line(told)?)?)
+}
+
+/// Sends `bytes`, the first of them with `device`.
+fn send_with(stream: &mut UnixStream, bytes: &[u8], device: BorrowedFd<'_>) -> anyhow::Result<()> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let descriptors = [device];
+    control.push(SendAncillaryMessage::ScmRights(&descriptors));
+    let sent = sendmsg(&*stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
+    Ok(stream.write_all(&bytes[sent..])?)
+}
+
+impl Control {
+    /// Takes the mount of the process at the other end over, with a cache or without; returns when that process has ended. An error says who
+    /// has the mount now.
+    pub fn take_over(mut self, has_cache: bool) -> anyhow::Result<Taken> {
+        let pid = self.pid();
+        let process = Pid::from_raw(pid as i32).ok_or_else(|| anyhow!("the mount's process is not known"))?;
+        // Before the question, so that it cannot be another one by the time of the wait.
+        let process = pidfd_open(process, PidfdFlags::empty()).with_context(|| format!("watching process {pid}"))?;
+        self.stream.set_read_timeout(Some(STATE_LIMIT))?;
+        let mut ask = serde_json::to_vec(&Ask::TakeOver { format: HAND_OVER_FORMAT, has_cache })?;
+        ask.push(b'\n');
+        self.stream.write_all(&ask).context("asking the mount")?;
+        let mut incoming = Incoming { stream: &self.stream, bytes: Vec::new(), device: None };
+        let received = incoming.state().with_context(|| match has_ended(&process, Some(&AT_ONCE)) {
+            true => format!("the mount's process, pid {pid}, has ended; run this without --takeover"),
+            false => format!("the mount's process, pid {pid}, serves it still"),
+        });
+        let (state, device) = received?;
+        // To who is gone it cannot be sent, nor does it have to be.
+        let _ = (&self.stream).write_all(&[UNDERSTOOD]);
+        // It ends after its word; without one it was killed, or had given up before.
+        let given = matches!(incoming.line(), Ok(Some(Told::HandedOver)));
+        if !has_ended(&process, (!given).then_some(&EXIT_LIMIT)) {
+            bail!("the mount's process, pid {pid}, waited no longer and serves it still; try again");
+        }
+        Ok(Taken { device, state })
+    }
+}
+
+/// Whether a process has ended, or does within `limit`.
+fn has_ended(process: &OwnedFd, limit: Option<&Timespec>) -> bool {
+    loop {
+        match poll(&mut [PollFd::new(process, PollFlags::IN)], limit) {
+            Err(Errno::INTR) => {}
+            other => return other.is_ok_and(|ready| ready > 0),
+        }
+    }
+}
+
+/// What comes from the old process: a line, then bytes; the device comes with some of them.
+struct Incoming<'a> {
+    stream: &'a UnixStream,
+    bytes: Vec<u8>,
+    device: Option<OwnedFd>,
+}
+
+impl Incoming<'_> {
+    /// The state of the mount and its device, or why the process at the other end gives none.
+    fn state(&mut self) -> anyhow::Result<(HandOver, OwnedFd)> {
+        let len = match self.line()? {
+            Some(Told::HandingOver { bytes }) if bytes <= HAND_OVER_BYTES_MAX => bytes as usize,
+            Some(Told::Failed { error }) => bail!(error),
+            _ => bail!(
+                "it gave no answer: it was killed, or is of a version without --takeover, to be ended with `sluice umount`"
+            ),
+        };
+        while self.bytes.len() < len && self.more()? {}
+        let state = HandOver::decode(&self.bytes)?;
+        self.bytes.clear();
+        Ok((state, self.device.take().context("the device did not come with the state")?))
+    }
+
+    /// Waits for more; false at the end.
+    fn more(&mut self) -> anyhow::Result<bool> {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let mut chunk = [0; 16 << 10];
+        let got = loop {
+            match recvmsg(
+                self.stream.as_fd(),
+                &mut [IoSliceMut::new(&mut chunk)],
+                &mut control,
+                RecvFlags::CMSG_CLOEXEC,
+            ) {
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => bail!("it does not answer"),
+                // It was killed before it had read what was sent.
+                Err(Errno::CONNRESET) => return Ok(false),
+                other => break other?.bytes,
+            }
+        };
+        for message in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(descriptors) = message {
+                self.device = descriptors.last().or(self.device.take());
+            }
+        }
+        self.bytes.extend_from_slice(&chunk[..got]);
+        Ok(got > 0)
+    }
+
+    /// The next line, taken off; `None` at the end, or when it is none of ours.
+    fn line(&mut self) -> anyhow::Result<Option<Told>> {
+        loop {
+            if let Some(end) = self.bytes.iter().position(|&byte| byte == b'\n') {
+                let told = serde_json::from_slice(&self.bytes[..end]).context("the mount's answer")?;
+                self.bytes.drain(..=end);
+                return Ok(Some(told));
+            }
+            if self.bytes.len() > LINE_BYTES_MAX || !self.more()? {
+                return Ok(None);
+            }
+        }
+    }
+}
