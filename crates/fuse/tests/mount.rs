@@ -107,7 +107,7 @@ fn files_and_directories() {
     let device = rustix::fs::stat(setup.directory.path()).unwrap().st_dev;
     let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
     let read_ahead = fs::read_to_string(format!("/sys/class/bdi/{major}:{minor}/read_ahead_kb")).unwrap();
-    assert_eq!(read_ahead.trim(), "1024");
+    assert_eq!(read_ahead.trim(), "2048");
     let counts = setup.session.counts();
     assert!(counts.requests(Class::Namespace) >= 3002 && counts.requests(Class::Write) >= 5);
     assert_eq!((counts.replies_lost, counts.panics), (0, 0));
