@@ -94,6 +94,11 @@ fn open(args: &UpArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<Volume> 
     runtime.block_on(volume::check_store(&config, dir))?;
     Volume::open(
         dir,
-        &OpenOptions { cache_bytes: args.cache_size, journal_bytes: args.journal_size, ..OpenOptions::default() },
+        &OpenOptions {
+            cache_bytes: args.cache_size,
+            journal_bytes: args.journal_size,
+            memory_bytes: args.memory,
+            ..OpenOptions::default()
+        },
     )
 }
