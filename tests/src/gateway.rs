@@ -46,7 +46,17 @@ impl Gateway {
 
     /// The STORE argument for a prefix in a bucket.
     pub fn url(&self, bucket: &str, prefix: &str) -> String {
-        format!("s3://{bucket}/{prefix}?endpoint=http://127.0.0.1:{}&region=us-east-1", self.port)
+        Self::url_by(self.port, bucket, prefix)
+    }
+
+    /// The same by way of what passes connections to `port` on to the server.
+    pub fn url_by(port: u16, bucket: &str, prefix: &str) -> String {
+        format!("s3://{bucket}/{prefix}?endpoint=http://127.0.0.1:{port}&region=us-east-1")
+    }
+
+    /// Where it listens.
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     /// Hands a volume the credentials that the server accepts, by the usual variables.

@@ -74,6 +74,11 @@ impl Node {
         kill_process(Pid::from_child(&self.child), Signal::STOP).expect("SIGSTOP");
     }
 
+    /// Lets it go on.
+    pub fn go_on(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::CONT).expect("SIGCONT");
+    }
+
     /// From now on writes behind the first `bytes` of a file fail (EFBIG), as those to a disk that has failed do.
     ///
     /// # Panics

@@ -1,4 +1,5 @@
-//! The system's allocator, which counts: a thread that is meant to need no memory can show that it asks for none.
+//! The system's allocator, which counts: a thread that is meant to need no memory can show that it asks for none. And what it keeps of
+//! memory that was given back.
 
 #![allow(unsafe_code)]
 
@@ -45,6 +46,33 @@ unsafe impl GlobalAlloc for Counting {
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         // SAFETY: as above.
         unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+/// Allocations from this size on are mappings of their own, which go back to the system at once. Left alone glibc raises the number to
+/// the largest one that was ever freed, and then has buffers of megabytes between small things that stay.
+const MAPPED_BYTES_MIN: i32 = 128 << 10;
+/// So much at the end of a heap stays for the next allocations.
+const SPARE_BYTES: i32 = 512 << 10;
+/// Heaps, one for each core within this range: each keeps what its busiest moment took. Glibc makes eight for each core.
+const HEAPS: std::ops::RangeInclusive<usize> = 2..=16;
+
+/// Bounds what the allocator keeps of memory that was given back: to be called before there are threads. Who needs large buffers again and
+/// again keeps some himself ([`crate::Pages`]), as a new one costs as much as filling it.
+pub fn bound_idle() {
+    #[cfg(target_env = "gnu")]
+    {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let heaps = cores.clamp(*HEAPS.start(), *HEAPS.end()) as i32;
+        for (what, value) in [
+            (libc::M_MMAP_THRESHOLD, MAPPED_BYTES_MIN),
+            (libc::M_TRIM_THRESHOLD, SPARE_BYTES),
+            (libc::M_ARENA_MAX, heaps),
+        ] {
+            // SAFETY: it takes two numbers and changes settings of the allocator, which guards them itself; a value that it does not take
+            // it ignores.
+            unsafe { libc::mallopt(what, value) };
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 //! it is touched: that costs as much as filling it.
 
 use parking_lot::Mutex;
-use std::{fmt, sync::Arc};
+use std::{collections::VecDeque, fmt, sync::Arc};
 
 /// Smaller buffers are not kept: the allocator has them at hand.
 const KEPT_BYTES_MIN: usize = 64 << 10;
@@ -19,7 +19,8 @@ pub struct Pages {
 
 #[derive(Default)]
 struct Idle {
-    buffers: Vec<Vec<u8>>,
+    /// The last one was used last.
+    buffers: VecDeque<Vec<u8>>,
     bytes: usize,
 }
 
@@ -50,10 +51,11 @@ impl Pages {
             return None;
         }
         let mut idle = self.idle.lock();
-        // The last one is the most likely to be in the processor's cache. Not one of twice the size: few of those are needed.
-        let fits = |buffer: &Vec<u8>| buffer.len() >= len && buffer.len() <= 2 * len.next_multiple_of(STEP_BYTES);
+        // The last one is the most likely to be in the processor's cache. Not one that is much larger: who has it counts `len` bytes.
+        let wanted = len.next_multiple_of(STEP_BYTES);
+        let fits = |buffer: &Vec<u8>| buffer.len() >= len && buffer.len() <= wanted + wanted / 4;
         let at = idle.buffers.iter().rposition(fits)?;
-        let buffer = idle.buffers.remove(at);
+        let buffer = idle.buffers.remove(at)?;
         idle.bytes -= buffer.len();
         Some(buffer)
     }
@@ -91,14 +93,21 @@ impl fmt::Debug for Page {
 impl Drop for Page {
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.bytes);
-        if bytes.len() < KEPT_BYTES_MIN {
+        let most = self.pages.idle_bytes_max;
+        if bytes.len() < KEPT_BYTES_MIN || bytes.len() > most {
             return;
         }
         let mut idle = self.pages.idle.lock();
-        if idle.bytes + bytes.len() <= self.pages.idle_bytes_max && idle.buffers.len() < IDLE_MAX {
-            idle.bytes += bytes.len();
-            idle.buffers.push(bytes);
+        idle.bytes += bytes.len();
+        idle.buffers.push_back(bytes);
+        // What was not used for the longest time may be of a size that nobody asks for any more. It is given back without the lock.
+        let mut gone = Vec::new();
+        while idle.bytes > most || idle.buffers.len() > IDLE_MAX {
+            let Some(buffer) = idle.buffers.pop_front() else { break };
+            idle.bytes -= buffer.len();
+            gone.push(buffer);
         }
+        drop(idle);
     }
 }
 
@@ -128,7 +137,17 @@ mod tests {
         drop(pages.take(KEPT_BYTES_MIN - 1));
         drop(pages.take(2 << 20));
         assert_eq!(pages.idle_bytes(), 8 << 17);
-        assert_eq!(pages.take(64 << 10).bytes.len(), 128 << 10, "of up to twice the size");
+        assert_eq!(pages.take(120 << 10).bytes.len(), 128 << 10);
+        assert_eq!(pages.take(64 << 10).bytes.len(), 64 << 10, "not one of twice the size");
         assert_eq!(pages.take(2 << 20).bytes.len(), 2 << 20, "not a smaller one");
+    }
+
+    #[test]
+    fn those_of_a_size_that_is_asked_for_take_the_place_of_others() {
+        let pages = Pages::new(1 << 20);
+        drop((0..8).map(|_| pages.take(128 << 10)).collect::<Vec<_>>());
+        drop(pages.take(512 << 10));
+        let place = pages.take(512 << 10);
+        assert_eq!((place.bytes.len(), pages.idle_bytes()), (512 << 10, 512 << 10));
     }
 }

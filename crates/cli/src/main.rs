@@ -73,6 +73,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    sluice_base::allocations::bound_idle();
     let cli = Cli::parse();
     // A volume's directories hold the bytes of files that the mode bits of the mount keep from others.
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);

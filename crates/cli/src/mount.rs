@@ -71,8 +71,8 @@ pub struct MountArgs {
     /// How long an object waits for more data before it is uploaded
     #[arg(long, default_value = "2s", value_name = "TIME", value_parser = ValueParser::new(units::parse_time))]
     pub upload_delay: Duration,
-    /// Memory for what is read: answers under way, what is read ahead of programs that read in order, and what no cache disk holds. The
-    /// process itself takes more. One reader of a store at 300 MB/s and 30 ms needs 32M to keep it busy, each further one as
+    /// Memory for bytes on their way: answers, what is read ahead of programs that read in order, warm-ups, uploads, and what no cache disk
+    /// holds. The process itself takes up to 64M more, beyond that only for the names of very many files. One reader of a store at 300 MB/s and 30 ms needs 32M to keep it busy, each further one as
     /// much, if they are to run at the same time at that rate
     #[arg(long, default_value = "256M", value_name = "SIZE", value_parser = ValueParser::new(units::parse_memory))]
     pub memory: u64,
@@ -176,6 +176,7 @@ fn mount(
         journal_bytes: place.journal_bytes,
         cache_dir: place.cache.clone(),
         metadata_only: false,
+        memory_bytes: args.memory,
     };
     let lock = options.lock(dir)?;
     let metrics = runtime.block_on(args.metrics.listen())?;
@@ -198,15 +199,15 @@ fn mount(
     let hello =
         Hello { peer: PeerKind::Mount, lane: LaneClass::Small, volume: Some(config.id()?), session: None, name };
     let (entropy, handle) = (Arc::new(OsEntropy), task::handle(runtime.handle()));
-    let idle_bytes_max = sluice_vfs::idle_bytes(args.memory) as usize;
-    let options = GroupOptions { idle_bytes_max, ..GroupOptions::new(hello.clone()) };
+    let store = volume::open_store_of_mount(&config, dir, args.memory)?;
+    let options = GroupOptions { pages: store.pages().clone(), ..GroupOptions::new(hello.clone()) };
     let group = sluice_join::group::follow(&client, options, &clock, entropy, &handle);
     let parts = Parts {
         namespace: metadata.clone(),
         journal: replayed.journal.clone(),
         committer: replayed.committer.clone(),
         cache: replayed.cache.clone(),
-        store: Arc::new(volume::open_store(&config, dir, false)?),
+        store: Arc::new(store),
         clock: clock.clone(),
         entropy: Arc::new(OsEntropy),
         session: id,

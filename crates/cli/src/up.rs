@@ -52,8 +52,8 @@ pub struct UpArgs {
     /// How long an object waits for more data before it is uploaded
     #[arg(long, default_value = "2s", value_name = "TIME", value_parser = ValueParser::new(units::parse_time))]
     pub upload_delay: Duration,
-    /// Memory for what is read: answers under way, what is read ahead of programs that read in order, and what no cache disk holds. The
-    /// process itself takes more. One reader of a store at 300 MB/s and 30 ms needs 32M to keep it busy, each further one as
+    /// Memory for bytes on their way: answers, what is read ahead of programs that read in order, warm-ups, uploads, and what no cache disk
+    /// holds. The process itself takes up to 64M more, beyond that only for the names of very many files. One reader of a store at 300 MB/s and 30 ms needs 32M to keep it busy, each further one as
     /// much, if they are to run at the same time at that rate
     #[arg(long, default_value = "256M", value_name = "SIZE", value_parser = ValueParser::new(units::parse_memory))]
     pub memory: u64,

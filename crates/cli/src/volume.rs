@@ -7,7 +7,7 @@ use crate::{
     output::{explained, note},
 };
 use anyhow::{Context, anyhow, bail};
-use sluice_base::{Clock, Entropy, ObjectId, OsEntropy, Seq, SystemClock, VolumeId, disk::RealDisk};
+use sluice_base::{Clock, Entropy, ObjectId, OsEntropy, Pages, Seq, SystemClock, VolumeId, disk::RealDisk};
 use sluice_join::{Kept, Replayed};
 use sluice_journal::{Committer, Journal, JournalError, JournalOptions};
 use sluice_meta::{
@@ -17,7 +17,7 @@ use sluice_meta::{
 use sluice_object::{AwsSettings, Store, StoreError, StoreOptions, VOLUME_MARKER};
 use sluice_run::collections::HashSet;
 use sluice_store::{Cache, CacheOptions};
-use sluice_vfs::{CacheSync, Recovered, unstored};
+use sluice_vfs::{CacheSync, MEMORY_BYTES, Recovered, idle_bytes, unstored};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -36,11 +36,14 @@ pub struct OpenOptions {
     pub cache_dir: Option<PathBuf>,
     /// For a look at the metadata: data that is not stored yet stays where it is.
     pub metadata_only: bool,
+    /// Memory of the mount, of which the store's answers are a part.
+    pub memory_bytes: u64,
 }
 
 impl Default for OpenOptions {
     fn default() -> Self {
-        Self { cache_bytes: 10 << 30, journal_bytes: 1 << 30, cache_dir: None, metadata_only: false }
+        let (cache_bytes, journal_bytes, memory_bytes) = (10 << 30, 1 << 30, MEMORY_BYTES);
+        Self { cache_bytes, journal_bytes, cache_dir: None, metadata_only: false, memory_bytes }
     }
 }
 
@@ -84,11 +87,25 @@ pub struct Volume {
 
 /// The store of a volume, with `short` for somebody who waits at a terminal.
 pub fn open_store(config: &VolumeConfig, dir: &Path, short: bool) -> anyhow::Result<Store> {
+    open_store_with(config, dir, short, StoreOptions::default())
+}
+
+/// The store as a mount with so much memory uses it: what is idle, and what a request has beside its answer, is bounded by that.
+pub fn open_store_of_mount(config: &VolumeConfig, dir: &Path, memory_bytes: u64) -> anyhow::Result<Store> {
+    /// Requests of 1 MiB, of which each has some 400 KiB besides: a fifth of the memory, and the largest number from 128 MiB on.
+    const BYTES_PER_GET: u64 = 2 << 20;
+    let usual = StoreOptions::default();
+    let gets_max = usual.gets_max.min((memory_bytes / BYTES_PER_GET) as usize);
+    let pages = Pages::new(idle_bytes(memory_bytes) as usize);
+    open_store_with(config, dir, false, StoreOptions { gets_max, pages, ..usual })
+}
+
+fn open_store_with(config: &VolumeConfig, dir: &Path, short: bool, options: StoreOptions) -> anyhow::Result<Store> {
     let url = config.store_url(dir)?;
     if let sluice_object::StoreUrl::File(path) = &url {
         fs::create_dir_all(path).map_err(|error| explained(&format!("making {}", path.display()), &error))?;
     }
-    let mut options = StoreOptions { aws: AwsSettings::from_process(), ..StoreOptions::default() };
+    let mut options = StoreOptions { aws: AwsSettings::from_process(), ..options };
     // A mount outlives restarts of its store: a read waits for the deadline, not for a number of tries.
     (options.attempts_max, options.backoff_max) = (u32::MAX, Duration::from_secs(2));
     if short {
@@ -184,7 +201,7 @@ impl Volume {
         let namespace = Arc::new(Namespace::new(replayed.store.clone(), clock.clone()));
         let process = (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         namespace.format(Caller { uid: process.0, gid: process.1 })?;
-        let objects = Arc::new(open_store(&config, dir, false)?);
+        let objects = Arc::new(open_store_of_mount(&config, dir, options.memory_bytes)?);
         let Replayed { store: _, journal, committer, cache, cache_sync, recovered, boot_id: _ } = replayed;
         let entropy = Arc::new(OsEntropy);
         Ok(Self {

@@ -18,6 +18,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::SeqCst;
 
+/// A thread of the pool keeps the memory of replies up to this size.
+const REPLY_KEPT_BYTES_MAX: usize = 64 << 10;
+
 /// A reactor that does not look after the device, until this is dropped.
 pub(crate) struct Absent<'a> {
     shared: &'a Shared,
@@ -108,7 +111,13 @@ impl Asked {
         }
         let Ok(request) = Request::parse(bytes) else { return };
         REPLY.with_borrow_mut(|reply| match find(&*self.shared.handler, &self.peer, &request, reply) {
-            Answer::Done => self.send(0, reply.body()),
+            Answer::Done => {
+                self.send(0, reply.body());
+                // There are many such threads, and few large replies: what one touched is given back.
+                if reply.body().len() > REPLY_KEPT_BYTES_MAX {
+                    *reply = ReplyBuffer::default();
+                }
+            }
             Answer::Error(errno) => self.send(errno.0, &[]),
             Answer::Later(future) => {
                 if let Some((_, interrupted)) = self.shared.waiting.take_thread(self.unique) {

@@ -6,8 +6,9 @@ use std::collections::{HashMap, VecDeque};
 use tokio::sync::oneshot;
 
 /// INTERRUPTs remembered that came for no known request. The kernel may send one before the reactor with the request
-/// itself has come to [`Waiting::enter`]; the numbers are never used again, so old ones do no harm.
-const EARLY_MAX: usize = 64;
+/// itself has come to [`Waiting::enter`], and reads that a reactor has begun come there only when their time is up, hundreds of them if a
+/// node falls silent; the numbers are never used again, so old ones do no harm.
+const EARLY_MAX: usize = 1024;
 
 /// All requests of a session that wait for their answer, by number.
 #[derive(Default)]
@@ -106,7 +107,7 @@ mod tests {
     #[test]
     fn early_interrupts_are_bounded() {
         let waiting = Waiting::default();
-        (0..1000).for_each(|unique| assert!(!waiting.interrupt(unique)));
+        (0..3000).for_each(|unique| assert!(!waiting.interrupt(unique)));
         assert_eq!(waiting.0.lock().early.len(), EARLY_MAX);
     }
 }

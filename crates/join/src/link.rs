@@ -18,6 +18,7 @@ use std::{
     sync::{Arc, Weak},
     time::Duration,
 };
+use tokio::sync::Semaphore;
 
 /// One try of a call; then it is asked again.
 const CALL_TIME: Duration = LEASE;
@@ -25,6 +26,9 @@ const CALL_TIME: Duration = LEASE;
 const PAUSE: Duration = Duration::from_millis(100);
 /// How often what nobody waits for is done, and the lease is renewed: a third of it would do.
 const KEEP_INTERVAL: Duration = Duration::from_secs(1);
+/// Answers with bytes of this mount that are made at once, up to 4 MiB each. They are not of its memory for reads: whoever asks holds room
+/// of his own, and two mounts that ask each other would wait for each other.
+const UNSTORED_MAX: usize = 2;
 /// Time for bytes of another mount, by way of the server.
 const UNSTORED_TIME: Duration = Duration::from_secs(15);
 
@@ -99,11 +103,12 @@ pub async fn keep(metadata: Arc<Remote>) {
 /// before is kept waiting, as an ack would be a lie and a failure would be told to a program.
 pub struct Callbacks {
     parts: watch::Sender<Option<Started>>,
+    unstored: Semaphore,
 }
 
 impl Default for Callbacks {
     fn default() -> Self {
-        Self { parts: watch::channel(None).0 }
+        Self { parts: watch::channel(None).0, unstored: Semaphore::new(UNSTORED_MAX) }
     }
 }
 
@@ -144,6 +149,7 @@ impl sluice_net::Callbacks for Callbacks {
         let ask = Unstored::decode(&body).ok_or_else(|| other("the request does not parse".into()))?;
         let vfs = self.started().await.and_then(|parts| parts.vfs.upgrade());
         let vfs = vfs.ok_or_else(|| other("the mount has ended".into()))?;
+        let _turn = self.unstored.acquire().await;
         let read = sluice_run::task::spawn_blocking(move || vfs.unstored_segments(ask.object, ask.range)).await;
         match read.unwrap_or(Err(Errno::EIO)) {
             Ok(pieces) => Ok(encode_pieces(&pieces).into()),

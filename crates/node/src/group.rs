@@ -47,8 +47,8 @@ pub struct GroupOptions {
     /// Time for all nodes together, connecting included; then the store is asked. 4 MiB take 0.4 s at 100 Mbit/s, and a store that
     /// answers at all does so within a second.
     pub try_time: Duration,
-    /// Bytes of idle buffers that are kept for the next answers: what a few readers of 1 MiB have under way.
-    pub idle_bytes_max: usize,
+    /// Where the buffers of answers come from.
+    pub pages: Arc<Pages>,
     /// Time for a node that had the object before the list changed: it answers from its cache or not at all.
     pub previous_time: Duration,
 }
@@ -61,7 +61,8 @@ impl GroupOptions {
             own: None,
             try_time: Duration::from_secs(2),
             previous_time: Duration::from_millis(500),
-            idle_bytes_max: 16 << 20,
+            // What a few readers of 1 MiB have under way.
+            pages: Pages::new(16 << 20),
         }
     }
 }
@@ -106,7 +107,6 @@ pub struct Group {
     links: Mutex<HashMap<NodeName, Arc<Link>>>,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
-    pages: Arc<Pages>,
     room: Semaphore,
     stale: Notify,
     hot: Mutex<Hot>,
@@ -121,7 +121,6 @@ impl Group {
     /// A group without members yet. Connections are made when they are first used, on the runtime of who uses them.
     pub fn new(options: GroupOptions, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) -> Self {
         Self {
-            pages: Pages::new(options.idle_bytes_max),
             room: Semaphore::new(SEGMENTS_MAX),
             options,
             view: Mutex::default(),
@@ -227,7 +226,7 @@ impl Group {
         let link = Link::new(
             member.address,
             self.options.hello.clone(),
-            self.pages.clone(),
+            self.options.pages.clone(),
             self.clock.clone(),
             self.entropy.clone(),
         );

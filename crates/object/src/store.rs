@@ -26,7 +26,7 @@ pub use read::Fetched;
 pub use stats::{KindStats, StoreStats};
 
 use crate::{Backend, FileBackend, MemoryBackend, S3Backend, StoreError, StoreUrl};
-use sluice_base::{Entropy, ObjectId, OsEntropy};
+use sluice_base::{Entropy, ObjectId, OsEntropy, Pages};
 use stats::Counters;
 use std::{fmt, sync::Arc};
 use tables::Tables;
@@ -52,8 +52,11 @@ impl Store {
     /// Opens the store at `url`. Blocks on local files for a moment; contacts nobody: [`Store::probe`] does.
     pub fn open(url: &StoreUrl, options: StoreOptions) -> Result<Self, StoreError> {
         let backend: Arc<dyn Backend> = match url {
-            StoreUrl::File(dir) => Arc::new(FileBackend::open(dir)?),
-            StoreUrl::S3(url) => Arc::new(S3Backend::open(url, &options.aws, options.connect_timeout)?),
+            StoreUrl::File(dir) => Arc::new(FileBackend::open(dir)?.with_pages(options.pages.clone())),
+            StoreUrl::S3(url) => {
+                let backend = S3Backend::open(url, &options.aws, options.connect_timeout)?;
+                Arc::new(backend.with_pages(options.pages.clone()))
+            }
             StoreUrl::Memory => Arc::new(MemoryBackend::default()),
         };
         Ok(Self::with_backend(backend, url.to_string(), options, Arc::new(OsEntropy)))
@@ -74,6 +77,11 @@ impl Store {
     /// What has happened so far.
     pub fn stats(&self) -> StoreStats {
         self.0.counters.snapshot()
+    }
+
+    /// Buffers for large answers, for whoever has others of about their size.
+    pub fn pages(&self) -> &Arc<Pages> {
+        &self.0.options.pages
     }
 
     /// The store's URL.

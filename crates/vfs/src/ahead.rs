@@ -11,11 +11,10 @@ mod pace;
 mod pattern;
 mod pool;
 
-pub(crate) use budget::Room;
+pub(crate) use budget::{Budget, Room, Share};
 pub(crate) use pool::{Claim, Fetched, Part, Turn};
 
 use crate::{Vfs, dirty::memory_of_reads, files::FileState, handles::FileHandle, read::segments};
-use budget::Budget;
 use futures::{StreamExt, stream::FuturesUnordered};
 use hot::Hot;
 use pace::{Pace, weighed};
@@ -34,6 +33,7 @@ use std::{
     },
     time::Duration,
 };
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// How far a stream may be ahead, in percent of what it has read, if nothing was ever read ahead in vain, and at least.
 const OF_READ_PERCENT: (u64, u64) = (200, 25);
@@ -95,6 +95,8 @@ pub(crate) struct Ahead {
     /// When what is stale was dropped last, in milliseconds.
     swept: AtomicU64,
     refused: AtomicU64,
+    /// The upload that needs no room.
+    upload: Semaphore,
     /// What an answer over the lanes of threads took lately, in microseconds.
     lanes_took: AtomicU64,
 }
@@ -139,6 +141,7 @@ impl Ahead {
             looked: Mutex::default(),
             swept: AtomicU64::new(0),
             refused: AtomicU64::new(0),
+            upload: Semaphore::new(1),
             lanes_took: AtomicU64::new(0),
         }
     }
@@ -161,6 +164,44 @@ impl Ahead {
             Some(room) => Some(room),
             None => self.budget.take(bytes).await,
         }
+    }
+
+    /// For a thread that asks other hosts by itself.
+    pub(crate) fn share(&self) -> Share {
+        self.budget.share()
+    }
+
+    /// Room for what a warm-up brings, which leaves the last quarter to readers: none, as long as they have the rest. What was read ahead
+    /// and not read for a while makes some.
+    pub(crate) fn room_to_warm(&self, bytes: usize, now: Duration) -> Option<Room> {
+        let room = self.budget.try_take_ahead(bytes);
+        room.or_else(|| {
+            self.pool.drop_older(now.saturating_sub(STALE_WHEN_SHORT));
+            self.budget.try_take_ahead(bytes)
+        })
+    }
+
+    /// Room for an object on its way to the store, when there is some. One at a time has its own: what takes the mount's memory may wait
+    /// for it.
+    pub(crate) async fn room_to_upload(&self, bytes: usize) -> (Option<Room>, Option<SemaphorePermit<'_>>) {
+        tokio::select! {
+            biased;
+            room = self.room(bytes) => (room, None),
+            turn = self.upload.acquire() => (None, turn.ok()),
+        }
+    }
+
+    /// Room for a write that waits, nobody knows how long, and is here already. Where there is none it goes uncounted: it cannot be
+    /// given back to its program.
+    pub(crate) fn room_of_write(&self, bytes: usize) -> Option<Room> {
+        let mut taken = self.budget.try_take_ahead(bytes);
+        if taken.is_none() {
+            self.pool.evict(|| {
+                taken = self.budget.try_take_ahead(bytes);
+                taken.is_none()
+            });
+        }
+        taken.or_else(|| self.budget.try_take_ahead(bytes))
     }
 
     /// Room for bytes that were fetched for somebody and are kept for the next reads, if there is some.

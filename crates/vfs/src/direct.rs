@@ -93,7 +93,8 @@ impl Direct {
     pub fn new(vfs: Arc<Vfs>, verify: Verify) -> Self {
         let counters = vfs.direct.register();
         let lanes = || vfs.parts.group.as_ref()?.lanes();
-        let far = if vfs.parts.cache.is_none() { lanes().map(Far::new) } else { None };
+        let far = if vfs.parts.cache.is_none() { lanes() } else { None };
+        let far = far.map(|lanes| Far::new(lanes, vfs.ahead.share()));
         Self { vfs, verify, recent: Recent::default(), far, counters, sampled: 0 }
     }
 
@@ -198,19 +199,18 @@ impl Vfs {
         let room = self.ahead.room(len).await.ok_or(Errno::EIO)?;
         let vfs = self.clone();
         let read = on_thread(move || {
-            let mut bytes = vec![0; len];
-            vfs.read(handle, offset, &mut bytes, direct).map(|read| (read, bytes))
+            let mut page = vfs.parts.store.pages().take(len);
+            vfs.read(handle, offset, page.as_mut(), direct).map(|read| (read, page))
         });
         match read.await.ok_or(Errno::EIO)?.map_err(Failure::errno)? {
-            (Read::Done(len), mut bytes) => {
-                bytes.truncate(len);
-                let mut pieces = vec![bytes.into()];
+            (Read::Done(len), page) => {
+                let mut pieces = vec![Bytes::from_owner(page).slice(..len)];
                 room.keep_with(&mut pieces);
                 Ok(pieces)
             }
-            (Read::Later, bytes) => {
+            (Read::Later, page) => {
                 // Nobody has room while he waits for more.
-                drop((room, bytes));
+                drop((room, page));
                 self.clone().read_later(handle, offset, len, direct).await
             }
         }

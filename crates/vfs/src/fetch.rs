@@ -283,7 +283,6 @@ impl Vfs {
         range: Range<u32>,
     ) -> Result<(), Errno> {
         let part = Part::of(stored.id(), &range);
-        let _room = self.ahead.room(part.len).await;
         let claims = self.ahead.pool.claim(&part, None, self.parts.clock.monotonic());
         // What somebody else fetches may be in the cache later than he has it: so it is fetched here as well.
         let one = |Claim { segments, turn, .. }| async move {

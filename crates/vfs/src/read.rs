@@ -207,12 +207,12 @@ impl Vfs {
         if !dirty && pin.is_none() {
             return None;
         }
-        let mut bytes = vec![0; len];
+        let mut page = self.parts.store.pages().take(len);
         let copied = match pin {
-            Some(pin) => self.copy_pinned(pin, place, &mut bytes),
-            None => self.copy_cached(place, &mut bytes),
+            Some(pin) => self.copy_pinned(pin, place, page.as_mut()),
+            None => self.copy_cached(place, page.as_mut()),
         };
-        matches!(copied, Copied::All).then(|| bytes.into())
+        matches!(copied, Copied::All).then(|| Bytes::from_owner(page))
     }
 
     /// Copies bytes of an object that are in memory or in a slot.

@@ -141,6 +141,7 @@ impl Vfs {
                 break;
             }
         }
+        let _room = self.ahead.room_to_upload(object.end() as usize).await;
         let (reader, vfs, give_up) = (object.clone(), self.clone(), *unread >= self.settings.read_tries);
         let read = sluice_run::task::spawn_blocking(move || vfs.segments_of(&reader, give_up)).await;
         let read = read.map_err(|e| e.to_string())?;

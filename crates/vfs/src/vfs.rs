@@ -40,7 +40,8 @@ pub struct Settings {
     pub upload_delay: Duration,
     /// Objects uploaded at once: 4 MiB of memory each.
     pub uploads: usize,
-    /// Memory for what is read: answers under way, what is read ahead, and objects that no cache disk holds until they are stored.
+    /// Memory for bytes on their way: answers, what is read ahead, warm-ups, uploads, and objects that no cache disk holds until they are
+    /// stored.
     pub memory_bytes: u64,
     /// Tries at reading bytes that only a cache disk has, while that gives errors, before they count as lost. With 16 that
     /// is a minute.

@@ -11,12 +11,9 @@ mod walk;
 pub use check::Held;
 pub use openings::Openings;
 
-use crate::{
-    Vfs,
-    fetch::{Holder, Waiting},
-};
+use crate::{Vfs, ahead::Room, fetch::Holder};
 use futures::{StreamExt, stream};
-use sluice_base::Errno;
+use sluice_base::{Errno, limits::SEGMENT_BYTES};
 use sluice_run::{lock::Mutex, task::JoinSet};
 use std::{
     sync::{
@@ -25,7 +22,7 @@ use std::{
     },
     time::Duration,
 };
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::{Semaphore, SemaphorePermit, mpsc};
 use walk::{FoundFile, Need, bytes_in};
 
 /// Objects that are brought at once, 4 MiB of memory each: enough to keep a store that takes 30 ms for a request at 1 GB/s busy.
@@ -52,6 +49,8 @@ pub enum WarmTo {
 /// What all warm-ups of a mount share.
 pub(crate) struct Warming {
     turns: Arc<Semaphore>,
+    /// Who gets room as readers do: one of all goes on, whatever they have.
+    first: Semaphore,
     under_way: AtomicUsize,
     running: Mutex<Vec<Arc<Warmup>>>,
     /// Who wants to know which files are opened; whether there is anybody.
@@ -63,7 +62,14 @@ impl Default for Warming {
     fn default() -> Self {
         let turns = Arc::new(Semaphore::new(WARMING_MAX));
         let (under_way, is_noting) = (AtomicUsize::new(0), AtomicBool::new(false));
-        Self { turns, under_way, running: Mutex::default(), openings: Mutex::default(), is_noting }
+        Self {
+            turns,
+            first: Semaphore::new(1),
+            under_way,
+            running: Mutex::default(),
+            openings: Mutex::default(),
+            is_noting,
+        }
     }
 }
 
@@ -167,6 +173,22 @@ impl Drop for Warmed {
     fn drop(&mut self) {
         let counts = &self.warmup.counts;
         if self.failed.load(Relaxed) { &counts.files_failed } else { &counts.files_done }.fetch_add(1, Relaxed);
+    }
+}
+
+/// An object that is being brought, until this is dropped.
+struct UnderWay(Arc<Vfs>);
+
+impl UnderWay {
+    fn new(vfs: &Arc<Vfs>) -> Self {
+        vfs.warming.under_way.fetch_add(1, Relaxed);
+        Self(vfs.clone())
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.warming.under_way.fetch_sub(1, Relaxed);
     }
 }
 
@@ -296,8 +318,10 @@ impl Vfs {
             self.make_way().await;
             let (vfs, file) = (self.clone(), file.clone());
             begun.count += 1;
+            // From here on: a task that has not run yet would not be made way for.
+            let under_way = UnderWay::new(self);
             begun.tasks.spawn(async move {
-                let _under_way = Waiting::new(&vfs.warming.under_way);
+                let _under_way = under_way;
                 let brought = match file.warmup.to {
                     WarmTo::Group => vfs.bring_to_group(&file, &need).await,
                     _ => vfs.bring_here(&file, &need).await,
@@ -314,6 +338,27 @@ impl Vfs {
     async fn make_way(&self) {
         while self.fetches.waiting.load(Relaxed) > 0 && self.warming.under_way.load(Relaxed) > 0 {
             sluice_run::time::sleep(MAKE_WAY).await;
+        }
+    }
+
+    /// Room for what is brought through this mount's memory, of which readers have the last quarter to themselves.
+    async fn room_to_warm(&self, bytes: usize) -> (Option<Room>, Option<SemaphorePermit<'_>>) {
+        let left_over = async {
+            loop {
+                if let Some(room) = self.ahead.room_to_warm(bytes, self.parts.clock.monotonic()) {
+                    return room;
+                }
+                sluice_run::time::sleep(MAKE_WAY).await;
+            }
+        };
+        let first = async {
+            let turn = self.warming.first.acquire().await;
+            (self.ahead.room(bytes).await, turn.ok())
+        };
+        tokio::select! {
+            biased;
+            room = left_over => (Some(room), None),
+            both = first => both,
         }
     }
 
@@ -353,7 +398,9 @@ impl Vfs {
         }
         // Those that are brought beside it would push it out again.
         let slot = cache.prepare(need.object).map_err(|error| error.to_string())?;
+        let room = self.room_to_warm(range.len() * SEGMENT_BYTES).await;
         let fetched = self.fetch_into_cache(&stored, range).await;
+        drop(room);
         drop(slot);
         if cache.present(need.object) == 0 {
             cache.evict(need.object);

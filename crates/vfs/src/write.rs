@@ -48,19 +48,19 @@ impl Vfs {
         bytes: Vec<u8>,
         kill: bool,
     ) -> Result<(), Errno> {
-        let vfs = self.clone();
+        let (vfs, _room) = (self.clone(), self.ahead.room_of_write(bytes.len()));
         self.make_room(move || vfs.write(handle, offset, &bytes, kill)).await
     }
 
     /// As [`Vfs::append`], waiting for room in journal and cache.
     pub async fn append_later(self: Arc<Self>, handle: HandleId, bytes: Vec<u8>, kill: bool) -> Result<(), Errno> {
-        let vfs = self.clone();
+        let (vfs, _room) = (self.clone(), self.ahead.room_of_write(bytes.len()));
         self.make_room(move || vfs.append(handle, &bytes, kill)).await
     }
 
     /// As [`Vfs::write_ino`], waiting for room in journal and cache.
     pub async fn write_ino_later(self: Arc<Self>, ino: Ino, offset: u64, bytes: Vec<u8>) -> Result<(), Errno> {
-        let vfs = self.clone();
+        let (vfs, _room) = (self.clone(), self.ahead.room_of_write(bytes.len()));
         self.make_room(move || vfs.write_ino(ino, offset, &bytes)).await
     }
 

@@ -1,5 +1,6 @@
 //! A volume's server, nodes that lend their caches to it, and a mount that reads through them.
 
+mod interrupted;
 mod killed;
 mod trouble;
 

@@ -1,5 +1,6 @@
 //! Reads of what is hot: by copy and by reference, with and without checks, in good and in bad weather. All of them need the binary.
 
+mod cold;
 mod rot;
 mod steady;
 mod transfer;

@@ -40,7 +40,7 @@ fn rot(cache: &Path) -> u64 {
 }
 
 /// Takes a file out of memory. POSIX_FADV_DONTNEED leaves pages that somebody holds at the moment, or that are on their way to the disk.
-fn forget(file: &File, path: &Path) {
+pub fn forget(file: &File, path: &Path) {
     wait_for("memory to let go of the slab", Duration::from_secs(60), || {
         file.sync_all().unwrap();
         rustix::fs::fadvise(file, 0, None, rustix::fs::Advice::DontNeed).unwrap();

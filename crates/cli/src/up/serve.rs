@@ -75,8 +75,12 @@ fn begin(
     taken: Option<Taken>,
     runtime: &Runtime,
 ) -> anyhow::Result<Mounted> {
-    let options =
-        OpenOptions { cache_bytes: args.cache_size, journal_bytes: args.journal_size, ..OpenOptions::default() };
+    let options = OpenOptions {
+        cache_bytes: args.cache_size,
+        journal_bytes: args.journal_size,
+        memory_bytes: args.memory,
+        ..OpenOptions::default()
+    };
     let volume = Volume::open(dir, &options)?;
     if volume.recovered.damaged_segments > 0 {
         note!(

@@ -9,7 +9,7 @@ use crate::{Denied, StoreError};
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream, stream::BoxStream};
 use parking_lot::Mutex;
-use sluice_base::{Entropy, OsEntropy, Timestamp};
+use sluice_base::{Entropy, OsEntropy, Pages, Timestamp};
 use std::{
     collections::HashSet,
     fs::{self, File, Metadata},
@@ -27,7 +27,7 @@ const TEMP_AGE_MAX_S: i64 = 24 * 3600;
 
 /// Keys and bytes as files below a directory.
 #[derive(Clone)]
-pub struct FileBackend(Arc<Inner>);
+pub struct FileBackend(Arc<Inner>, Arc<Pages>);
 
 struct Inner {
     root: PathBuf,
@@ -50,7 +50,12 @@ impl FileBackend {
             }
         }
         inner.sweep(&temp).map_err(|error| failed(&temp, error))?;
-        Ok(Self(Arc::new(inner)))
+        Ok(Self(Arc::new(inner), Pages::new(0)))
+    }
+
+    /// Answers go into buffers of `pages`.
+    pub fn with_pages(self, pages: Arc<Pages>) -> Self {
+        Self(self.0, pages)
     }
 
     /// The directory, absolute.
@@ -171,12 +176,13 @@ impl Backend for FileBackend {
     }
 
     fn get_range<'a>(&'a self, key: &'a str, range: Range<u64>) -> BoxFuture<'a, Result<Bytes, StoreError>> {
+        let pages = self.1.clone();
         self.blocking(key, move |_, path| {
             let file = File::open(path)?;
             let end = range.end.min(file.metadata()?.len());
-            let mut bytes = vec![0; end.saturating_sub(range.start) as usize];
-            file.read_exact_at(&mut bytes, range.start)?;
-            Ok(bytes.into())
+            let mut page = pages.take(end.saturating_sub(range.start) as usize);
+            file.read_exact_at(page.as_mut(), range.start)?;
+            Ok(Bytes::from_owner(page))
         })
         .boxed()
     }

@@ -12,12 +12,12 @@ use crate::{
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream::BoxStream};
 use object_store::{
-    BackoffConfig, ClientOptions, ObjectStore, ObjectStoreExt, PutPayload, RetryConfig,
+    BackoffConfig, ClientOptions, GetOptions, ObjectStore, ObjectStoreExt, PutPayload, RetryConfig,
     aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey, S3ConditionalPut},
     path::Path,
 };
-use sluice_base::Timestamp;
-use std::{ops::Range, time::Duration};
+use sluice_base::{Pages, Timestamp};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 /// A prefix of a bucket.
 pub struct S3Backend {
@@ -26,6 +26,7 @@ pub struct S3Backend {
     prefix: String,
     conditional_put: bool,
     place: s3_error::Place,
+    pages: Arc<Pages>,
 }
 
 impl S3Backend {
@@ -73,7 +74,32 @@ impl S3Backend {
         };
         let client = builder.build().map_err(|error| place.error("", error))?;
         let prefix = if url.prefix.is_empty() { String::new() } else { format!("{}/", url.prefix) };
-        Ok(Self { client, prefix, conditional_put: url.conditional_put, place })
+        Ok(Self { client, prefix, conditional_put: url.conditional_put, place, pages: Pages::new(0) })
+    }
+
+    /// Answers go into buffers of `pages`.
+    pub fn with_pages(self, pages: Arc<Pages>) -> Self {
+        Self { pages, ..self }
+    }
+
+    /// The pieces of an answer lie in the buffer of its connection, which is larger than they are: kept, they would keep it.
+    async fn read(&self, key: &str, range: Range<u64>) -> Result<Bytes, StoreError> {
+        let failed = |error| self.place.error(key, error);
+        let wanted = (range.end - range.start) as usize;
+        let options = GetOptions::new().with_range(Some(range));
+        let mut pieces = match self.client.get_opts(&self.path(key)?, options).await {
+            Err(error) if s3_error::is_past_the_end(&error) => return Ok(Bytes::new()),
+            found => found.map_err(failed)?.into_stream(),
+        };
+        let (mut page, mut len) = (self.pages.take(wanted), 0);
+        while let Some(piece) = pieces.next().await.transpose().map_err(failed)? {
+            let place = page.as_mut().get_mut(len..len + piece.len());
+            place
+                .ok_or_else(|| StoreError::unavailable(format!("{key}: more bytes than asked for")))?
+                .copy_from_slice(&piece);
+            len += piece.len();
+        }
+        Ok(Bytes::from_owner(page).slice(..len))
     }
 
     fn path(&self, key: &str) -> Result<Path, StoreError> {
@@ -143,13 +169,7 @@ impl Backend for S3Backend {
     }
 
     fn get_range<'a>(&'a self, key: &'a str, range: Range<u64>) -> BoxFuture<'a, Result<Bytes, StoreError>> {
-        async move {
-            match self.client.get_range(&self.path(key)?, range).await {
-                Err(error) if s3_error::is_past_the_end(&error) => Ok(Bytes::new()),
-                done => done.map_err(|error| self.place.error(key, error)),
-            }
-        }
-        .boxed()
+        self.read(key, range).boxed()
     }
 
     fn get<'a>(&'a self, key: &'a str) -> BoxFuture<'a, Result<Bytes, StoreError>> {

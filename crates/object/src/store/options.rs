@@ -1,12 +1,14 @@
 //! Settings of a store: plain data.
 
 use crate::AwsSettings;
-use std::time::Duration;
+use sluice_base::Pages;
+use std::{sync::Arc, time::Duration};
 
 /// How to use a store. The defaults are for S3 at 20 to 100 ms and a 10 to 100 Gbit/s card.
 #[derive(Clone, Debug)]
 pub struct StoreOptions {
-    /// Most reads at once. S3 gives 50 to 100 MB/s a connection, so 64 of them fill 25 to 50 Gbit/s.
+    /// Most reads at once. S3 gives 50 to 100 MB/s a connection, so 64 of them fill 25 to 50 Gbit/s. Beside its answer each has the receive
+    /// buffer of its connection, which grows to some 400 KiB.
     pub gets_max: usize,
     /// Most writes and removals at once; each holds up to 4 MiB.
     pub puts_max: usize,
@@ -26,6 +28,8 @@ pub struct StoreOptions {
     pub backoff_max: Duration,
     /// Larger reads are split into requests of about this size that run at once.
     pub part_bytes: u64,
+    /// Where the buffers of answers come from.
+    pub pages: Arc<Pages>,
     /// Credentials for S3.
     pub aws: AwsSettings,
 }
@@ -43,6 +47,8 @@ impl Default for StoreOptions {
             backoff_base: Duration::from_millis(100),
             backoff_max: Duration::from_secs(5),
             part_bytes: 1 << 20,
+            // A few of the largest.
+            pages: Pages::new(4 << 20),
             aws: AwsSettings::default(),
         }
     }

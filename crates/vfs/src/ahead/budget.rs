@@ -1,9 +1,9 @@
 //! The memory that a mount keeps for reads, by one account.
 //!
 //! Who answers a read takes the room of its bytes before they are fetched, once for the whole answer, and has it until the answer is
-//! with the kernel: so nobody holds room while it waits for more, and all who wait get theirs. What is read ahead takes room only if
-//! there is some, and never the last quarter, so that a reader who waits for room waits for other answers, not for somebody who
-//! may never read on.
+//! with the kernel: so nobody holds room while it waits for more, and all who wait get theirs. What is read ahead, or stays for
+//! whatever else nobody can tell the end of, takes room only if there is some, and never the last quarter, so that a reader who waits
+//! for room waits for other answers, not for somebody who may never read on.
 
 use bytes::Bytes;
 use std::sync::Arc;
@@ -15,7 +15,12 @@ const UNIT_BYTES: usize = 4 << 10;
 /// little longer than its bytes.
 const STEP_BYTES: usize = 64 << 10;
 
+/// A thread with lanes of its own takes room in steps of this part of all, so that few of its answers have to ask, and keeps up to two
+/// of them: sixteen threads an eighth.
+const STEPS: usize = 256;
+
 /// Room for bytes of reads.
+#[derive(Clone)]
 pub(crate) struct Budget {
     all: Arc<Semaphore>,
     ahead: Arc<Semaphore>,
@@ -76,12 +81,62 @@ impl Budget {
         Some(Room { all, ahead: None })
     }
 
-    /// Room for what nobody has asked for yet, if there is some.
+    /// Room for what nobody has asked for yet, or may stay, if there is some.
     pub(crate) fn try_take_ahead(&self, bytes: usize) -> Option<Room> {
-        let units = self.units_of(bytes);
+        self.try_take_units(self.units_of(bytes).min(self.ahead_units()))
+    }
+
+    fn ahead_units(&self) -> u32 {
+        (self.units / 4 * 3).try_into().unwrap_or(u32::MAX)
+    }
+
+    fn try_take_units(&self, units: u32) -> Option<Room> {
         let ahead = self.ahead.clone().try_acquire_many_owned(units).ok()?;
         let all = self.all.clone().try_acquire_many_owned(units).ok()?;
         Some(Room { all, ahead: Some(ahead) })
+    }
+
+    /// A part of the account for one thread, nothing at first.
+    pub(crate) fn share(&self) -> Share {
+        Share { budget: self.clone(), room: None, units: 0, step: (self.units / STEPS).max(STEP_BYTES / UNIT_BYTES) }
+    }
+}
+
+/// What one thread has of the account for all that it has under way and keeps. It never waits.
+pub(crate) struct Share {
+    budget: Budget,
+    room: Option<Room>,
+    units: usize,
+    step: usize,
+}
+
+impl Share {
+    /// Whether it has room for `bytes` in all from now on.
+    pub(crate) fn grow(&mut self, bytes: usize) -> bool {
+        let units = bytes.div_ceil(UNIT_BYTES);
+        let Some(missing) = units.checked_sub(self.units).filter(|missing| *missing > 0) else { return true };
+        let take = |units: usize| Some((self.budget.try_take_units(units.try_into().ok()?)?, units));
+        let Some((more, taken)) = take(missing.max(self.step)).or_else(|| take(missing)) else { return false };
+        self.units += taken;
+        match &mut self.room {
+            Some(room) => room.merge(more),
+            None => self.room = Some(more),
+        }
+        true
+    }
+
+    /// It needs room for `bytes` in all; gives back most of what is above that.
+    pub(crate) fn shrink(&mut self, bytes: usize) {
+        let kept = bytes.div_ceil(UNIT_BYTES) + self.step;
+        if self.units > kept + self.step {
+            let freed = self.room.as_mut().and_then(|room| room.split((self.units - kept) * UNIT_BYTES));
+            self.units -= if freed.is_some() { self.units - kept } else { 0 };
+        }
+    }
+
+    /// Bytes of the whole account.
+    pub(crate) fn of_bytes(&self) -> usize {
+        self.budget.bytes()
     }
 }
 
@@ -90,6 +145,14 @@ impl Room {
     pub(crate) fn keep_with(self, pieces: &mut [Bytes]) {
         if let Some(last) = pieces.last_mut() {
             *last = Bytes::from_owner(Held { bytes: std::mem::take(last), _room: self });
+        }
+    }
+
+    fn merge(&mut self, more: Self) {
+        self.all.merge(more.all);
+        match (&mut self.ahead, more.ahead) {
+            (Some(ahead), Some(more)) => ahead.merge(more),
+            (ahead, more) => *ahead = ahead.take().or(more),
         }
     }
 
@@ -121,6 +184,25 @@ mod tests {
         drop((ahead, answers));
         assert_eq!(budget.taken_bytes(), 0);
         assert!(budget.try_take(100 * M).is_some(), "alone, one of any size");
+    }
+
+    #[test]
+    fn a_thread_s_share_grows_and_shrinks_and_leaves_the_last_quarter() {
+        let budget = Budget::new(16 * M as u64);
+        let (mut one, mut other) = (budget.share(), budget.share());
+        assert!(one.grow(10_000));
+        assert_eq!(budget.taken_bytes(), STEP_BYTES, "a step at once");
+        assert!(one.grow(STEP_BYTES) && one.grow(8 * M));
+        assert_eq!(budget.taken_bytes(), 8 * M);
+        assert!(!other.grow(5 * M), "the last quarter is for those who wait");
+        assert!(other.grow(4 * M) && budget.try_take_ahead(4096).is_none() && budget.try_take(3 * M).is_some());
+        one.shrink(8 * M - 2 * STEP_BYTES);
+        assert_eq!(budget.taken_bytes(), 12 * M, "too little to give back");
+        one.shrink(0);
+        assert_eq!(budget.taken_bytes(), 4 * M + STEP_BYTES);
+        assert!(other.grow(5 * M));
+        drop((one, other));
+        assert_eq!(budget.taken_bytes(), 0);
     }
 
     #[test]

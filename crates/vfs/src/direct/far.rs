@@ -4,17 +4,22 @@
 //! connected, the owner takes long, the bytes fail their check - the request is given to [`Vfs::read_later`](crate::Vfs::read_later), which
 //! asks the others, hedges and reports, as it always does.
 
-use crate::HandleId;
+use crate::{HandleId, ahead::Share};
 use sluice_base::Pipe;
 use sluice_object::StoredObject;
 use std::{collections::VecDeque, os::fd::BorrowedFd, time::Duration};
 
-/// Bytes that one thread has under way at most: what keeps a fast network busy. The kernel gives others to other threads.
+/// Bytes that one thread has under way at most, if the mount's memory has room for them: what keeps a fast network busy. The kernel gives
+/// others to other threads.
 const UNDER_WAY_BYTES_MAX: usize = 8 << 20;
 /// Requests under way.
 const UNDER_WAY_MAX: usize = 256;
-/// Bytes of idle memory that are kept for answers.
+/// Bytes of idle memory that are kept for answers...
 const IDLE_BYTES_MAX: usize = 4 << 20;
+/// ... and at most this part of the mount's memory for reads.
+const IDLE_SHARE: usize = 32;
+/// Smaller answers have memory of this size.
+const MEMORY_BYTES_MIN: usize = 4096;
 /// As many pieces of it at most.
 const IDLE_MAX: usize = 64;
 
@@ -99,11 +104,23 @@ pub struct Begun {
 pub(super) struct Far {
     lanes: Box<dyn Lanes>,
     /// A token is the place here, and above that how often the place was used: one is not taken for another.
-    under_way: Vec<Option<(u32, Begun)>>,
+    under_way: Vec<Option<UnderWay>>,
     free: Vec<u32>,
     uses: u32,
     bytes: usize,
+    /// Memory of what is under way; what is in pipes is as large.
+    held: usize,
     idle: Idle,
+    /// Room for `held` and for what is idle.
+    share: Share,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct UnderWay {
+    /// The use of its place.
+    number: u32,
+    begun: Begun,
+    held: usize,
 }
 
 /// What happened in a turn.
@@ -120,11 +137,12 @@ pub(super) struct Happened {
 }
 
 impl Far {
-    pub(super) fn new(lanes: Box<dyn Lanes>) -> Self {
+    pub(super) fn new(lanes: Box<dyn Lanes>, share: Share) -> Self {
         let under_way = (0..UNDER_WAY_MAX).map(|_| None).collect();
         let free = (0..UNDER_WAY_MAX as u32).rev().collect();
-        let idle = Idle { all: VecDeque::with_capacity(IDLE_MAX + 1), bytes: 0 };
-        Self { lanes, under_way, free, uses: 0, bytes: 0, idle }
+        let bytes_max = IDLE_BYTES_MAX.min(share.of_bytes() / IDLE_SHARE);
+        let idle = Idle { all: VecDeque::with_capacity(IDLE_MAX + 1), bytes: 0, bytes_max };
+        Self { lanes, under_way, free, uses: 0, bytes: 0, held: 0, idle, share }
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
@@ -142,15 +160,23 @@ impl Far {
         if self.bytes + begun.len > UNDER_WAY_BYTES_MAX && self.bytes > 0 {
             return false;
         }
+        if self.free.is_empty() || !self.has_room(begun.len, begun.is_checked) {
+            return false;
+        }
         let Some(place) = self.free.pop() else { return false };
         let piped = if begun.is_checked { None } else { pipe() };
         let target = piped.map_or_else(|| Target::Memory(self.idle.take(begun.len)), Target::Pipe);
+        let held = match &target {
+            Target::Memory(memory) => memory.capacity(),
+            Target::Pipe(_) => begun.len.max(MEMORY_BYTES_MIN),
+        };
         self.uses = self.uses.wrapping_add(1);
         let token = u64::from(self.uses) << 32 | u64::from(place);
         match self.lanes.ask(Wanted { object, offset, len: begun.len, is_checked: begun.is_checked, token }, target) {
             Ok(()) => {
-                self.under_way[place as usize] = Some((self.uses, begun));
+                self.under_way[place as usize] = Some(UnderWay { number: self.uses, begun, held });
                 self.bytes += begun.len;
+                self.held += held;
                 true
             }
             Err(target) => {
@@ -161,20 +187,32 @@ impl Far {
         }
     }
 
+    /// Whether there is room for one more answer, if need be in the place of idle memory.
+    fn has_room(&mut self, len: usize, is_in_memory: bool) -> bool {
+        let more = |idle: &Idle| if is_in_memory && idle.has(len) { 0 } else { len.max(MEMORY_BYTES_MIN) };
+        if self.share.grow(self.held + self.idle.bytes + more(&self.idle)) {
+            return true;
+        }
+        self.idle.keep_only(len);
+        self.share.grow(self.held + self.idle.bytes + more(&self.idle))
+    }
+
     /// Goes on with what is under way.
     pub(super) fn turn(&mut self, replies: &mut impl Replies) -> Happened {
-        let Self { lanes, under_way, free, bytes, idle, .. } = self;
+        let Self { lanes, under_way, free, bytes, held, idle, share, .. } = self;
         let mut happened = Happened::default();
         lanes.turn(&mut |ended| {
             let (place, uses) = (ended.token as u32, (ended.token >> 32) as u32);
-            let known = under_way.get_mut(place as usize).and_then(|place| place.take_if(|(known, _)| *known == uses));
-            let Some((_, begun)) = known else { return };
+            let known = under_way.get_mut(place as usize).and_then(|place| place.take_if(|it| it.number == uses));
+            let Some(ending) = known else { return };
             free.push(place);
-            *bytes -= begun.len;
-            if let Some(memory) = settle(begun, ended, replies, &mut happened) {
+            *bytes -= ending.begun.len;
+            *held -= ending.held;
+            if let Some(memory) = settle(ending.begun, ended, replies, &mut happened) {
                 idle.keep(memory);
             }
         });
+        share.shrink(*held + idle.bytes);
         happened
     }
 
@@ -189,31 +227,50 @@ impl Far {
 struct Idle {
     all: VecDeque<Vec<u8>>,
     bytes: usize,
+    bytes_max: usize,
 }
 
 impl Idle {
     /// Memory for an answer, of a former one where there is some of about its size.
     fn take(&mut self, len: usize) -> Vec<u8> {
-        let fits = |memory: &Vec<u8>| memory.capacity() >= len && memory.capacity() <= 4 * len.max(4096);
-        let mut memory = match self.all.iter().rposition(fits).and_then(|at| self.all.remove(at)) {
+        let mut memory = match self.all.iter().rposition(|memory| fits(memory, len)).and_then(|at| self.all.remove(at))
+        {
             Some(memory) => {
                 self.bytes -= memory.capacity();
                 memory
             }
-            None => Vec::with_capacity(len.max(4096)),
+            // Zeros of the kernel's, where it is large: it need not be written twice.
+            None => vec![0; len.max(MEMORY_BYTES_MIN)],
         };
         memory.resize(len, 0);
         memory
+    }
+
+    fn has(&self, len: usize) -> bool {
+        self.all.iter().any(|memory| fits(memory, len))
     }
 
     /// What was kept for the longest time goes: answers may be of another size by now.
     fn keep(&mut self, memory: Vec<u8>) {
         self.bytes += memory.capacity();
         self.all.push_back(memory);
-        while self.bytes > IDLE_BYTES_MAX || self.all.len() > IDLE_MAX {
+        while self.bytes > self.bytes_max || self.all.len() > IDLE_MAX {
             self.bytes -= self.all.pop_front().map_or(0, |memory| memory.capacity());
         }
     }
+
+    /// All goes but what the next answer, of `len` bytes, will have.
+    fn keep_only(&mut self, len: usize) {
+        let kept = self.all.iter().rposition(|memory| fits(memory, len)).and_then(|at| self.all.remove(at));
+        self.all.clear();
+        self.bytes = kept.as_ref().map_or(0, Vec::capacity);
+        self.all.extend(kept);
+    }
+}
+
+/// Whether memory is large enough for `len` bytes, and not much too large.
+fn fits(memory: &Vec<u8>, len: usize) -> bool {
+    memory.capacity() >= len && memory.capacity() <= 4 * len.max(MEMORY_BYTES_MIN)
 }
 
 /// Answers a read; gives memory back.

@@ -9,3 +9,4 @@ mod harness;
 mod model;
 mod power;
 mod threads;
+mod warm;

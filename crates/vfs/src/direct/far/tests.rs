@@ -1,4 +1,5 @@
 use super::*;
+use crate::ahead::Budget;
 use sluice_base::ObjectId;
 use std::sync::{Arc, Mutex};
 
@@ -94,8 +95,13 @@ impl Replies for Answers {
 }
 
 fn setup() -> (Far, Lane) {
-    let lane = Lane::default();
-    (Far::new(Box::new(lane.clone())), lane)
+    let (far, lane, _) = setup_with(256 << 20);
+    (far, lane)
+}
+
+fn setup_with(memory_bytes: u64) -> (Far, Lane, Budget) {
+    let (lane, budget) = (Lane::default(), Budget::new(memory_bytes));
+    (Far::new(Box::new(lane.clone()), budget.share()), lane, budget)
 }
 
 fn object() -> StoredObject {
@@ -214,4 +220,39 @@ fn no_more_is_under_way_than_allowed() {
     lane.0.lock().unwrap().refuses = true;
     assert!(!begin(&mut far, 1, 0, 512, true));
     assert_eq!((far.bytes, far.free.len()), (0, UNDER_WAY_MAX));
+}
+
+/// What is under way, in memory or in pipes, and what is kept idle is counted, and given back.
+#[test]
+fn memory_is_that_of_the_mount() {
+    for is_checked in [true, false] {
+        let (mut far, lane, budget) = setup_with(8 << 20);
+        let len = 128 << 10;
+        let begun = (0..100).take_while(|id| begin(&mut far, *id, 0, len, is_checked)).count();
+        assert_eq!((begun, budget.taken_bytes()), (48, 6 << 20), "three quarters");
+        let reader = budget.try_take(1 << 20);
+        assert!(reader.is_some(), "there is some for who waits");
+        far.turn(&mut Answers::default());
+        assert!(budget.taken_bytes() <= (1 << 20) + (512 << 10), "{}", budget.taken_bytes());
+        assert!(far.idle.bytes <= (8 << 20) / IDLE_SHARE);
+        drop(reader);
+        // Somebody else has it all: the slow path waits for him, a thread does not.
+        let ahead: Vec<_> = (0..100).map_while(|_| budget.try_take_ahead(64 << 10)).collect();
+        assert!(!begin(&mut far, 1, 0, 4 * len, is_checked) && lane.0.lock().unwrap().asked.is_empty());
+        drop(ahead);
+        assert!(begin(&mut far, 1, 0, 4 * len, is_checked));
+    }
+}
+
+/// Idle memory of another size makes room for the next answer.
+#[test]
+fn idle_memory_is_in_nobodys_way() {
+    let (mut far, _, budget) = setup_with(8 << 20);
+    assert!((0..4).all(|id| begin(&mut far, id, 0, 60 << 10, true)));
+    far.turn(&mut Answers::default());
+    assert_eq!(far.idle.all.len(), 4);
+    let _ahead: Vec<_> = (0..100).map_while(|_| budget.try_take_ahead(4096)).take(1).collect();
+    let left = (6 << 20) - (4096 + far.idle.bytes);
+    assert!(begin(&mut far, 1, 0, left + (100 << 10), true), "without what is idle there is room");
+    assert!(far.idle.bytes <= 60 << 10);
 }
