@@ -50,8 +50,9 @@ unsafe impl GlobalAlloc for Counting {
 }
 
 /// Allocations from this size on are mappings of their own, which go back to the system at once. Left alone glibc raises the number to
-/// the largest one that was ever freed, and then has buffers of megabytes between small things that stay.
-const MAPPED_BYTES_MIN: i32 = 128 << 10;
+/// the largest one that was ever freed, and then has buffers of many megabytes between small things that stay. Not less: buffers of a
+/// megabyte that are all mapped have the same place within a page, and copying into them took a quarter longer.
+const MAPPED_BYTES_MIN: i32 = 4 << 20;
 /// So much at the end of a heap stays for the next allocations.
 const SPARE_BYTES: i32 = 512 << 10;
 /// Heaps, one for each core within this range: each keeps what its busiest moment took. Glibc makes eight for each core.
