@@ -12,7 +12,7 @@ use std::{
 const MIB: usize = 1 << 20;
 /// The least that can be set.
 const MEMORY_MIB: usize = 32;
-const OVER_MIB_MAX: usize = 48;
+const OVER_MIB_MAX: usize = 56;
 const READERS: usize = 24;
 const FILE_BYTES: usize = 8 * MIB;
 const OPEN_FILES: usize = 500;
