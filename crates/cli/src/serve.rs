@@ -58,7 +58,7 @@ pub struct ServeArgs {
     /// A node's share of the objects; 0 takes none, default: 1 for each GiB of its cache
     #[arg(long, value_name = "N")]
     pub weight: Option<u32>,
-    /// Threads of a node that answer what its memory has, each some 5 GB/s; default: half of the cores, 1 to 8
+    /// Threads of a node that answer what its memory has, each some 5 GB/s; default: half of the cores, 2 to 8
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=64))]
     pub io_threads: Option<u8>,
     /// How long a mount that is not heard of keeps its locks and holds up others' changes; a node has none. 2s to 10m
