@@ -24,7 +24,7 @@ use std::{
 };
 
 /// A request.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "command", rename_all = "kebab-case")]
 pub enum Ask {
     /// The numbers of now.
@@ -57,6 +57,8 @@ pub enum Ask {
     TakeOver {
         /// The newest format of the state that the asker reads.
         format: u32,
+        /// Where he sees the mount: the volume may be mounted elsewhere by now.
+        mountpoint: String,
         /// He will have a cache.
         has_cache: bool,
     },

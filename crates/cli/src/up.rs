@@ -104,12 +104,13 @@ pub fn run(args: UpArgs) -> anyhow::Result<ExitCode> {
         return detach::run_detached(&dir.join("log"));
     }
     check_sizes(args.cache_size, args.journal_size)?;
-    let mountpoint = if args.takeover {
-        takeover::find(&args, &dir)?
+    let (dir, mountpoint) = if args.takeover {
+        let found = takeover::find(&args, &dir)?;
+        (found.dir, found.at)
     } else {
         let mountpoint = place::check(&args.mountpoint)?;
         place::check_apart(&dir, args.store.as_deref(), &mountpoint)?;
-        mountpoint
+        (dir, mountpoint)
     };
     place::check_device()?;
     let runtime =

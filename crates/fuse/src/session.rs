@@ -240,7 +240,8 @@ impl Session {
             notifier: notifier.clone(),
         });
         let ring_bytes = rings.iter().map(Commands::entries).sum::<usize>() * RingOptions::entry_bytes();
-        let threads = start_reactors(&shared, &device, rings, negotiated, config)?;
+        // Those that were started must not serve a mount that nobody has.
+        let threads = start_reactors(&shared, &device, rings, negotiated, config).inspect_err(|_| shared.end())?;
         let device = Arc::downgrade(&device);
         Ok(Self { path: path.into(), device, shared, negotiated, notifier, ring_bytes, threads })
     }

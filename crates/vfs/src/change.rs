@@ -23,11 +23,14 @@ impl Vfs {
             let held = self.files.with(ino);
             self.truncate(&held.file, size, set.kill_suidgid)?;
         }
-        let rest = SetAttributes { kill_suidgid: set.kill_suidgid && size.is_none(), ..*set };
-        if size.is_some() && rest == SetAttributes::default() {
-            return Ok(self.namespace().getattr(ino)?);
+        if size.is_some() && (SetAttributes { kill_suidgid: false, ..*set }) == SetAttributes::default() {
+            let attr = self.namespace().getattr(ino)?;
+            // On a served volume the new size takes them when it is published, and the kernel keeps what it is told now.
+            if !set.kill_suidgid || attr.mode & (mode::SETUID | mode::SETGID) == 0 {
+                return Ok(attr);
+            }
         }
-        Ok(self.namespace().setattr(ino, &rest)?)
+        Ok(self.namespace().setattr(ino, set)?)
     }
 
     /// Takes setuid and setgid from a file that somebody but the superuser is about to change in a way that the kernel sends

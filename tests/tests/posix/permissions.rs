@@ -113,6 +113,10 @@ fn a_write_by_another_user_drops_setuid() {
     chmod(&path, 0o6777);
     as_user(NOBODY, NOBODY, &[], || File::options().write(true).truncate(true).open(&path).map(drop).unwrap());
     assert_eq!(mode(&path), 0o777);
+    fs::write(&path, b"x").unwrap();
+    chmod(&path, 0o6777);
+    as_user(NOBODY, NOBODY, &[], || File::options().write(true).open(&path).unwrap().set_len(0).unwrap());
+    assert_eq!(mode(&path), 0o777);
 }
 
 #[test]

@@ -49,6 +49,42 @@ fn what_is_not_there_or_not_this_volumes_mount() {
     works(&of_other);
 }
 
+/// Not refused: the volume's directory named by another path than the one that the mount began with.
+#[test]
+fn a_volume_by_another_path() {
+    needs_binary!();
+    let volume = Volume::new();
+    let mount = volume.up();
+    fs::write(mount.path("f"), "still").unwrap();
+    let link = volume.dir().with_file_name("link");
+    std::os::unix::fs::symlink(volume.dir(), &link).unwrap();
+    for dir in [&link, &volume.dir()] {
+        take_over(dir, &volume.mountpoint(), &["-d"]).ok();
+        assert_eq!(fs::read_to_string(mount.path("f")).unwrap(), "still");
+    }
+    run(Command::new(sluice_binary()).arg("umount").arg(volume.mountpoint()), LIMIT).ok();
+    assert!(!mount.path("f").exists());
+}
+
+/// A mount that was left behind is not taken for the one that the volume has now.
+#[test]
+fn a_dead_mount_of_a_volume_that_is_mounted_elsewhere() {
+    needs_binary!();
+    let volume = Volume::new();
+    volume.up().kill9_and_leave_the_mount_point();
+    let elsewhere = volume.dir().with_file_name("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    let sluice = |arguments: &[&OsStr]| run(Command::new(sluice_binary()).args(arguments), LIMIT);
+    sluice(&["up".as_ref(), volume.dir().as_os_str(), elsewhere.as_os_str(), "-d".as_ref()]).ok();
+    let ran = take_over(&volume.dir(), &volume.mountpoint(), &[]);
+    let written = fs::write(elsewhere.join("f"), "still");
+    let umounted = sluice(&["umount".as_ref(), elsewhere.as_os_str()]);
+    rustix::mount::unmount(volume.mountpoint(), UnmountFlags::DETACH).unwrap();
+    ran.refused_with(&["is mounted at", "umount -l"]);
+    written.unwrap();
+    umounted.ok();
+}
+
 #[test]
 fn a_dead_mount() {
     needs_binary!();

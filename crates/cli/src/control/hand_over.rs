@@ -18,10 +18,12 @@ use rustix::{
     process::{Pid, PidfdFlags, geteuid, pidfd_open},
 };
 use sluice_fuse::{HAND_OVER_BYTES_MAX, HAND_OVER_FORMAT, HandOver};
+use sluice_store::CacheState;
 use std::{
     io::{Read, Write},
     mem::MaybeUninit,
     os::unix::net::UnixStream,
+    path::Path,
     time::Duration,
 };
 
@@ -46,17 +48,27 @@ pub struct Taken {
     pub state: HandOver,
 }
 
-/// Hands the mount on to who asks, who reads states up to `format` and will have a cache or not.
-pub async fn give(server: &Server, asker: Asker, format: u32, has_cache: bool) -> anyhow::Result<()> {
+/// Who asks for the mount.
+pub struct Heir {
+    /// He reads states up to this format.
+    pub format: u32,
+    /// Where he sees the mount.
+    pub mountpoint: String,
+    /// He will have a cache.
+    pub has_cache: bool,
+}
+
+/// Hands the mount on.
+pub async fn give(server: &Server, asker: Asker, heir: Heir) -> anyhow::Result<()> {
     let (server, stream) = (server.clone(), asker.into_std()?);
-    let given = tokio::task::spawn_blocking(move || hand_on(&server, stream, format, has_cache)).await?;
+    let given = tokio::task::spawn_blocking(move || hand_on(&server, stream, &heir)).await?;
     given.inspect_err(|error| tracing::warn!(%error, "the mount was not handed over and goes on here"))
 }
 
-fn hand_on(server: &Server, mut stream: UnixStream, format: u32, has_cache: bool) -> anyhow::Result<()> {
+fn hand_on(server: &Server, mut stream: UnixStream, heir: &Heir) -> anyhow::Result<()> {
     stream.set_read_timeout(Some(WORD_LIMIT))?;
     stream.set_write_timeout(Some(WORD_LIMIT))?;
-    let may = may_hand_on(server, &stream, format, has_cache);
+    let may = may_hand_on(server, &stream, heir);
     let paused = may.and_then(|mount| mount.pause(END_LIMIT).map_err(|error| explained(error, server)));
     let paused = match paused {
         Ok(paused) => paused,
@@ -80,26 +92,36 @@ fn hand_on(server: &Server, mut stream: UnixStream, format: u32, has_cache: bool
 }
 
 /// The mount, if it may be handed on at all.
-fn may_hand_on<'a>(
-    server: &'a Server,
-    stream: &UnixStream,
-    format: u32,
-    has_cache: bool,
-) -> anyhow::Result<&'a sluice_fuse::Session> {
+fn may_hand_on<'a>(server: &'a Server, stream: &UnixStream, heir: &Heir) -> anyhow::Result<&'a sluice_fuse::Session> {
     let own = geteuid();
     if socket_peercred(stream)?.uid != own {
         bail!("the mount is of user {own}: run this as that user, who has the volume's files");
     }
-    let Some((mount, _)) = server.mount.as_ref().filter(|_| server.server.is_none() && server.service.is_none()) else {
+    let Some((mount, at)) = server.mount.as_ref().filter(|_| server.server.is_none() && server.service.is_none())
+    else {
         bail!("only a mount of `sluice up` can be taken over: end this process and start it again");
     };
-    if format < HAND_OVER_FORMAT {
+    if heir.format < HAND_OVER_FORMAT {
         bail!(
-            "the mount's process is newer (it tells its state in format {HAND_OVER_FORMAT}, this one reads {format}): take a newer binary"
+            "the mount's process is newer (it tells its state in format {HAND_OVER_FORMAT}, this one reads {}): take a newer binary",
+            heir.format
         );
     }
-    if server.vfs.cache().is_some() && !has_cache {
-        bail!("what is not stored yet may lie in the cache: leave --cache-size 0 out");
+    if heir.mountpoint != at.to_string_lossy() {
+        bail!(
+            "the volume is mounted at {}; the mount at {} is one that its process left behind, or leads to another: take it away with umount -l",
+            at.display(),
+            heir.mountpoint
+        );
+    }
+    if let Some(cache) = server.vfs.cache() {
+        if !heir.has_cache {
+            bail!("what is not stored yet may lie in the cache: leave --cache-size 0 out");
+        }
+        // Only this process knows that the disk has lost bytes: to the next one it would say that it has synced them.
+        if cache.stats().state == CacheState::Failed {
+            bail!("the cache disk has failed: `sluice umount` stores what is left, then look at the disk");
+        }
     }
     if server.state() != "mounted" {
         bail!("the mount is ending");
@@ -139,13 +161,14 @@ fn send_with(stream: &mut UnixStream, bytes: &[u8], device: BorrowedFd<'_>) -> a
 impl Control {
     /// Takes the mount of the process at the other end over, with a cache or without; returns when that process has ended. An error says who
     /// has the mount now.
-    pub fn take_over(mut self, has_cache: bool) -> anyhow::Result<Taken> {
+    pub fn take_over(mut self, mountpoint: &Path, has_cache: bool) -> anyhow::Result<Taken> {
         let pid = self.pid();
         let process = Pid::from_raw(pid as i32).ok_or_else(|| anyhow!("the mount's process is not known"))?;
         // Before the question, so that it cannot be another one by the time of the wait.
         let process = pidfd_open(process, PidfdFlags::empty()).with_context(|| format!("watching process {pid}"))?;
         self.stream.set_read_timeout(Some(STATE_LIMIT))?;
-        let mut ask = serde_json::to_vec(&Ask::TakeOver { format: HAND_OVER_FORMAT, has_cache })?;
+        let (format, mountpoint) = (HAND_OVER_FORMAT, mountpoint.to_string_lossy().into());
+        let mut ask = serde_json::to_vec(&Ask::TakeOver { format, mountpoint, has_cache })?;
         ask.push(b'\n');
         self.stream.write_all(&ask).context("asking the mount")?;
         let mut incoming = Incoming { stream: &self.stream, bytes: Vec::new(), device: None };

@@ -91,7 +91,9 @@ impl Server {
             Ask::Held => warm::held(asker, &self.vfs).await,
             Ask::Evict => warm::evict(asker, &self.vfs, self.mount.as_ref().map(|(mount, _)| &**mount)).await,
             Ask::Learn => warm::learn(asker, &self.vfs).await,
-            Ask::TakeOver { format, has_cache } => hand_over::give(self, asker, format, has_cache).await,
+            Ask::TakeOver { format, mountpoint, has_cache } => {
+                hand_over::give(self, asker, hand_over::Heir { format, mountpoint, has_cache }).await
+            }
             Ask::Umount { lazy } => {
                 tokio::select! {
                     ended = self.end(&mut asker, lazy, drained) => if !ended? { return Ok(()) },

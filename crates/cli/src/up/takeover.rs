@@ -3,7 +3,7 @@
 use super::UpArgs;
 use crate::{
     control::{Control, Taken},
-    mounts,
+    mounts::{self, Found},
     output::note,
     units::quoted,
 };
@@ -12,11 +12,11 @@ use rustix::{
     fs::{Access, access},
     io::Errno,
 };
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// Where the mount is that `args` names, of the volume in `dir`. Nobody is asked, and nothing below the mount point is touched: whoever does waits
+/// The mount that `args` names, of the volume in `dir`, which the mount's processes may know by another path. Nobody is asked, and nothing below the mount point is touched: whoever does waits
 /// for an answer while the mount passes from one process to the other.
-pub fn find(args: &UpArgs, dir: &Path) -> anyhow::Result<PathBuf> {
+pub fn find(args: &UpArgs, dir: &Path) -> anyhow::Result<Found> {
     if args.passthrough.is_some() {
         bail!("--takeover and --passthrough do not go together: `sluice umount` first");
     }
@@ -27,7 +27,7 @@ pub fn find(args: &UpArgs, dir: &Path) -> anyhow::Result<PathBuf> {
     let Some(found) = mounts::at(&args.mountpoint) else {
         bail!("nothing of sluice is mounted at {place}: leave --takeover out to mount there");
     };
-    if let Some(server) = found.server {
+    if let Some(server) = &found.server {
         bail!(
             "{place} is a mount of {server}, which cannot be taken over: `sluice umount` it, then `sluice mount` again"
         );
@@ -39,7 +39,7 @@ pub fn find(args: &UpArgs, dir: &Path) -> anyhow::Result<PathBuf> {
     if access(found.dir.join("control.sock"), Access::WRITE_OK) == Err(Errno::ACCESS) {
         bail!("the mount at {place} is another user's: run this as the user who mounted it");
     }
-    Ok(found.at)
+    Ok(found)
 }
 
 /// Takes the mount over; when this returns, the process that served it has ended.
@@ -53,8 +53,9 @@ pub fn take(args: &UpArgs, dir: &Path, mountpoint: &Path) -> anyhow::Result<Take
         );
     };
     let pid = control.pid();
-    let taken =
-        control.take_over(args.cache_size > 0).with_context(|| format!("taking {} over", mountpoint.display()))?;
+    let taken = control
+        .take_over(mountpoint, args.cache_size > 0)
+        .with_context(|| format!("taking {} over", mountpoint.display()))?;
     note!("pid {pid} has handed {} over", mountpoint.display());
     Ok(taken)
 }
