@@ -74,8 +74,8 @@ pub trait DiskFile: Send + Sync + 'static {
     /// Whether memory has all of [offset, offset + bytes) at this moment, or a read brings it in at this moment (cachestat(2)).
     /// `None` where the kernel does not say.
     fn is_resident(&self, offset: u64, bytes: u64) -> io::Result<Option<bool>>;
-    /// Asks the disk for [offset, offset + bytes) without waiting for it (POSIX_FADV_WILLNEED). A hint.
-    fn will_need(&self, offset: u64, bytes: u64);
+    /// Waits until memory has, or has had, all of [offset, offset + bytes), without a copy of them.
+    fn load(&self, offset: u64, bytes: u64) -> io::Result<()>;
     /// Reads come in no order: from now on none brings in more than was asked for (POSIX_FADV_RANDOM). A hint.
     fn expect_random(&self);
     /// The descriptor, for sendfile(2) and splice(2). `None`: the bytes are had by reading only.

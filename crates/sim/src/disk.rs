@@ -80,8 +80,8 @@ impl DiskFile for SlowFile {
     fn is_resident(&self, offset: u64, bytes: u64) -> io::Result<Option<bool>> {
         self.0.is_resident(offset, bytes)
     }
-    fn will_need(&self, offset: u64, bytes: u64) {
-        self.0.will_need(offset, bytes);
+    fn load(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        self.0.load(offset, bytes)
     }
     fn expect_random(&self) {
         self.0.expect_random();

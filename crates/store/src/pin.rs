@@ -37,12 +37,6 @@ impl Pin {
         read::read_at(&self.0, offset as usize, buf, Wait::Never)
     }
 
-    /// Reads `count` segments from `first`, so that they are in memory, and checks them. Waits for the disk.
-    pub fn load(&self, first: u32, count: u32) -> Result<(), ReadError> {
-        let (segment_bytes, slab) = (SEGMENT_BYTES as u64, &self.0.slab);
-        slab.will_need(self.0.base() + u64::from(first) * segment_bytes, u64::from(count) * segment_bytes);
-        (first..first.saturating_add(count)).try_for_each(|index| read::load(&self.0, index as usize))
-    }
 
     /// `count` segments from `first`, at least one, as they lie behind each other on the disk: all present, and all but the last full.
     pub fn region(&self, first: u32, count: u32) -> Result<Region, ReadError> {

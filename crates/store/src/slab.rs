@@ -45,8 +45,9 @@ impl Slab {
         self.noted(self.file.is_resident(offset, bytes))
     }
 
-    pub(crate) fn will_need(&self, offset: u64, bytes: u64) {
-        self.file.will_need(offset, bytes);
+    /// Waits until memory has these bytes.
+    pub(crate) fn load(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        self.noted(self.file.load(offset, bytes))
     }
 
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {

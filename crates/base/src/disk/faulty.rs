@@ -199,8 +199,9 @@ impl DiskFile for FaultyFile {
         self.inner.is_resident(offset, bytes)
     }
 
-    fn will_need(&self, offset: u64, bytes: u64) {
-        self.inner.will_need(offset, bytes);
+    fn load(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        self.plan.check(Operation::Read, &self.path)?;
+        self.inner.load(offset, bytes)
     }
 
     fn expect_random(&self) {

@@ -358,8 +358,9 @@ impl DiskFile for MemoryFile {
         Ok(Some(self.state.lock().is_resident(offset, bytes)))
     }
 
-    /// Does nothing: a disk may ignore hints.
-    fn will_need(&self, _: u64, _: u64) {}
+    fn load(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        self.read_exact_at(&mut vec![0; bytes as usize], offset)
+    }
 
     /// No read brings in more than was asked for anyway.
     fn expect_random(&self) {}

@@ -97,10 +97,10 @@ impl DiskFile for RealFile {
         residency::is_resident(&self.0, offset, bytes)
     }
 
-    fn will_need(&self, offset: u64, bytes: u64) {
-        if let Some(bytes) = NonZeroU64::new(bytes) {
-            let _ = fadvise(&self.0, offset, Some(bytes), Advice::WillNeed);
-        }
+    fn load(&self, offset: u64, bytes: u64) -> io::Result<()> {
+        // All of it at once: what sendfile(2) asks for by itself is 64 KiB.
+        let _ = fadvise(&self.0, offset, NonZeroU64::new(bytes), Advice::WillNeed);
+        residency::load(&self.0, offset, bytes)
     }
 
     fn expect_random(&self) {

@@ -2,12 +2,18 @@
 
 #![allow(unsafe_code, reason = "no library has cachestat(2)")]
 
-use rustix::io::{Errno, ReadWriteFlags, preadv2};
+use rustix::{
+    fs::sendfile,
+    io::{Errno, ReadWriteFlags, preadv2},
+};
 use std::{
     fs::File,
     io::{self, IoSliceMut},
     os::{fd::AsRawFd, unix::fs::FileExt},
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
 };
 
 /// Number of cachestat(2), since Linux 6.5; the same on every architecture with the common table of numbers.
@@ -58,6 +64,28 @@ pub(super) fn read(file: &File, buf: &mut [u8], offset: u64) -> io::Result<bool>
 
 pub(super) fn is_resident(file: &File, offset: u64, bytes: u64) -> io::Result<Option<bool>> {
     Ok(cached_pages(file, offset, bytes)?.map(|cached| cached >= pages(offset, bytes)))
+}
+
+/// Waits for the disk. sendfile(2) takes references to pages once they are there, and /dev/null takes those for nothing.
+pub(super) fn load(file: &File, mut offset: u64, bytes: u64) -> io::Result<()> {
+    static NOWHERE: OnceLock<File> = OnceLock::new();
+    let nowhere = match NOWHERE.get() {
+        Some(nowhere) => nowhere,
+        None => {
+            let opened = File::options().write(true).open("/dev/null")?;
+            NOWHERE.get_or_init(|| opened)
+        }
+    };
+    let end = offset + bytes;
+    while offset < end {
+        let left = usize::try_from(end - offset).unwrap_or(usize::MAX);
+        match sendfile(nowhere, file, Some(&mut offset), left) {
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
 }
 
 /// Pages of [offset, offset + bytes) that are in memory; `None` where the kernel does not say.

@@ -151,7 +151,7 @@ impl<'a> Here<'a> {
         match region.is_resident() {
             Ok(true) => Ok(region),
             Ok(false) if !self.waits => Err(Lack::NotResident),
-            Ok(false) => match pin.load(first, count) {
+            Ok(false) => match region.load() {
                 Ok(()) => Ok(region),
                 Err(error) => Err(self.broken(&run, &error)),
             },

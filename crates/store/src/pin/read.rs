@@ -141,11 +141,16 @@ pub(super) fn fetch(
         }
         done => done.map(drop),
     };
-    read.map_err(|error| match error.kind() {
+    read.map_err(|error| failed(error, index))
+}
+
+/// A read from segment `index` on that failed.
+pub(super) fn failed(error: io::Error, index: u32) -> ReadError {
+    match error.kind() {
         // A slab that lost its tail.
         io::ErrorKind::UnexpectedEof => ReadError::Corrupt { index },
         _ => ReadError::Io(error),
-    })
+    }
 }
 
 /// Compares `bytes`, which were read after `seen` was, with `sum`.
@@ -174,11 +179,6 @@ fn with_segment<T>(
         check(entry, index, segment, kept.sum, seen)?;
         Ok(then(segment))
     })
-}
-
-/// Reads and checks segment `index`.
-pub(super) fn load(entry: &Entry, index: usize) -> Result<(), ReadError> {
-    with_segment(entry, index, readable(entry, index)?, Wait::ForDisk, |_| ())
 }
 
 /// Whether the disk still holds what `sum` promises of segment `index`.

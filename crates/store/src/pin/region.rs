@@ -1,6 +1,6 @@
 //! Whole segments that may leave the disk unread, by sendfile or splice.
 
-use super::read::{Wait, fetch, loading, readable};
+use super::read::{Wait, failed, fetch, loading, readable};
 use crate::{
     ReadError,
     entry::{Entry, Hold},
@@ -84,6 +84,12 @@ impl Region {
     /// Whether memory has all of the bytes at this moment, so that to send them waits for no disk. False where the kernel does not say.
     pub fn is_resident(&self) -> io::Result<bool> {
         self.is_there(0, self.len())
+    }
+
+    /// Has the bytes brought into memory, **unchecked**. Waits for the disk.
+    pub fn load(&self) -> Result<(), ReadError> {
+        loading(&self.hold, self.first as usize..(self.first + self.count) as usize);
+        self.hold.slab.load(self.place(), u64::from(self.bytes)).map_err(|error| failed(error, self.first))
     }
 
     fn is_there(&self, offset: usize, bytes: usize) -> io::Result<bool> {
