@@ -175,6 +175,8 @@ def wire_buffered(args):
         processes = {"mount": mount.process, "node": cluster.nodes[0].process}
         values = by_turns(args.rounds, {
             "limit": lambda _: buffered.limit("mem", 0, READ_AHEAD_KB=ahead),
+            # What is left of that once the bytes have to come through a socket.
+            "socket": lambda _: buffered.limit("sockcopy", 0, READ_AHEAD_KB=ahead),
             "product": lambda _: measured(processes, lambda: buffered.read(file, 0)),
             "mapped": lambda _: measured(processes, lambda: one_by_one(mapped, passes, file)),
         })
@@ -183,6 +185,7 @@ def wire_buffered(args):
     rate, cpu = median(values, "product", "gbps"), median(values, "product", "mount_s_per_gib")
     return [
         rate_row(f"wire, 1 MiB buffered x1 (mem), kernel reads {ahead} KiB ahead", "GB/s", "gbps", values, BUFFERED_GOAL),
+        Row("the same (sockcopy)", "GB/s", rate, median(values, "socket", "gbps")),
         Row("the same, CPU of the mount", "s/GiB", cpu, median(values, "limit", "server_s_per_gib")),
         Row("the same by mmap (buffered)", "GB/s", median(values, "mapped", "gbps"), rate, MAPPED_GOAL),
     ], values
