@@ -10,10 +10,11 @@ use inbox::{Inbox, Message};
 use sluice_base::Clock;
 use sluice_wire::{ConnectionError, Hello, Options, Payload, RequestRef, Welcome};
 use std::{
+    any::Any,
     io,
     net::{SocketAddr, TcpListener},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread::JoinHandle,
@@ -65,6 +66,23 @@ pub struct DataPeer {
     pub hello: Hello,
     /// Where it connected from.
     pub address: SocketAddr,
+    kept: OnceLock<Arc<dyn Any + Send + Sync>>,
+}
+
+impl DataPeer {
+    fn new(number: u64, hello: Hello, address: SocketAddr) -> Self {
+        Self { number, hello, address, kept: OnceLock::new() }
+    }
+
+    /// Keeps what a service has of this peer, if nothing is kept yet: found again without a lock.
+    pub fn keep<T: Any + Send + Sync>(&self, own: T) {
+        let _ = self.kept.set(Arc::new(own));
+    }
+
+    /// What is kept.
+    pub fn kept<T: Any>(&self) -> Option<&T> {
+        self.kept.get()?.downcast_ref()
+    }
 }
 
 /// Settings of a server.
