@@ -37,7 +37,6 @@ impl Pin {
         read::read_at(&self.0, offset as usize, buf, Wait::Never)
     }
 
-
     /// `count` segments from `first`, at least one, as they lie behind each other on the disk: all present, and all but the last full.
     pub fn region(&self, first: u32, count: u32) -> Result<Region, ReadError> {
         Region::new(&self.0, first, count)
