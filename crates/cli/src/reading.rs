@@ -74,9 +74,10 @@ impl ReadingArgs {
     /// `config` with these settings, for a mount of a volume of this process, or `served` by another one.
     pub fn put_into(&self, config: Config, served: bool) -> Config {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let ring = self.wants_rings().then_some(RingOptions { depth: self.uring_depth });
-        // Those that have a ring do not wait for the server.
-        let usual = (served && ring.is_none()).then(|| Config::reactors_for(cores).max(REACTORS_OF_SERVED));
+        let threads = self.reactors.map(usize::from);
+        let ring = self.wants_rings().then_some(RingOptions { depth: self.uring_depth, threads });
+        // Those that have a ring do not wait for the server; where there will be none, these are the ones.
+        let usual = served.then(|| Config::reactors_for(cores).max(REACTORS_OF_SERVED));
         let transfer = match self.io {
             IoArg::Auto => Transfer::Auto,
             IoArg::Splice => Transfer::Splice,
@@ -84,7 +85,40 @@ impl ReadingArgs {
         };
         // Beyond the cores there are those that take the place of others which wait for the server.
         let steady = if self.reactors.is_none() { usual.map(|usual| cores.clamp(2, usual)) } else { None };
-        let reactors = self.reactors.map(usize::from).or(usual);
-        Config { reactors, steady, ring, pin: self.pin, transfer, ..config }
+        Config { reactors: threads.or(usual), steady, ring, pin: self.pin, transfer, ..config }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::Parser;
+
+    #[derive(Parser)]
+    struct Command {
+        #[command(flatten)]
+        reading: ReadingArgs,
+    }
+
+    fn config(options: &[&str], served: bool) -> Config {
+        let command = Command::parse_from(["sluice"].iter().chain(options));
+        command.reading.put_into(Config::default(), served)
+    }
+
+    /// To be survived: rings are asked for, and the kernel gives none.
+    #[test]
+    fn without_rings_a_served_volume_has_its_usual_threads() {
+        let plain = config(&[], true);
+        let rings = config(&["--fuse-transport", "uring"], true);
+        assert!(plain.reactors >= Some(REACTORS_OF_SERVED) && plain.steady.is_some());
+        assert_eq!((rings.reactors, rings.steady), (plain.reactors, plain.steady));
+        assert_eq!(
+            (rings.ring.map(|ring| ring.threads), plain.ring.is_none()),
+            (Some(None), true),
+            "rings: by the cores"
+        );
+        assert_eq!(config(&["--fuse-transport", "uring"], false).reactors, None);
+        let told = config(&["--fuse-transport", "uring", "--reactors", "3"], true);
+        assert_eq!((told.reactors, told.ring.and_then(|ring| ring.threads), told.steady), (Some(3), Some(3), None));
     }
 }

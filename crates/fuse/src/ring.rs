@@ -38,11 +38,13 @@ pub struct RingOptions {
     /// Requests of one core's programs under way at once, at least 1; each has some 1 MiB of address space, see
     /// [`RingOptions::entry_bytes`]. Further ones wait in the kernel.
     pub depth: u16,
+    /// Threads that have a ring; `None` is one for each core up to 16.
+    pub threads: Option<usize>,
 }
 
 impl Default for RingOptions {
     fn default() -> Self {
-        Self { depth: DEPTH }
+        Self { depth: DEPTH, threads: None }
     }
 }
 
@@ -306,10 +308,10 @@ impl Ring {
     }
 }
 
-/// Rings for `reactors` threads, or for one thread for each core up to 16; nothing is asked of a mount yet.
-pub(crate) fn prepare(options: RingOptions, reactors: Option<usize>) -> io::Result<Vec<Commands>> {
+/// Rings for the threads of `options`; nothing is asked of a mount yet.
+pub(crate) fn prepare(options: RingOptions) -> io::Result<Vec<Commands>> {
     let queues = possible_cores()?;
-    let reactors = reactors.unwrap_or(usize::from(queues).min(REACTORS_MAX)).max(1);
+    let reactors = options.threads.unwrap_or(usize::from(queues).min(REACTORS_MAX)).max(1);
     shares(queues, reactors, options.depth.max(1)).into_iter().map(|qids| Commands::new(qids.into_iter())).collect()
 }
 

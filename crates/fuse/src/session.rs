@@ -40,8 +40,8 @@ use zerocopy::IntoBytes;
 pub struct Config {
     /// The mount itself.
     pub mount: MountOptions,
-    /// Reactor threads, at least 2; `None` follows the cores, see [`Config::reactors_for`]. With rings, threads that have one, and
-    /// one more for what does not come through rings; `None` is one for each core up to 16.
+    /// Reactor threads, at least 2; `None` follows the cores, see [`Config::reactors_for`]. With rings there are [`RingOptions::threads`] in
+    /// their place, and one more for what does not come through rings.
     pub reactors: Option<usize>,
     /// Of these the ones that always look after the device; the others do only while some wait for somebody else. `None`: all.
     pub steady: Option<usize>,
@@ -386,7 +386,7 @@ fn clone_or_share(device: &Arc<Device>) -> Arc<Device> {
 /// The rings that `config` asks for; none when the kernel has no io_uring for us.
 fn prepare_rings(config: &Config) -> Vec<Commands> {
     let Some(options) = config.ring else { return Vec::new() };
-    ring::prepare(options, config.reactors).unwrap_or_else(|error| {
+    ring::prepare(options).unwrap_or_else(|error| {
         tracing::warn!(%error, "FUSE over io_uring: no ring can be made, requests come over /dev/fuse");
         Vec::new()
     })

@@ -44,7 +44,8 @@ impl Setup {
         let toy = Arc::new(Toy::default());
         let config = Config { reactors: Some(2), interrupt_grace: Duration::from_millis(100), ..config };
         let is_ring = std::env::var_os("SLUICE_TEST_FUSE_TRANSPORT").is_some_and(|how| how == "uring");
-        let config = Config { ring: is_ring.then(RingOptions::default), ..config };
+        let config =
+            Config { ring: is_ring.then(|| RingOptions { threads: Some(2), ..RingOptions::default() }), ..config };
         let consent = is_ring.then(|| uring::UringConsent::set(true));
         let session = Session::start(&config, directory.path(), toy.clone(), runtime.handle().clone()).unwrap();
         drop(consent);

@@ -258,7 +258,7 @@ fn reads_that_are_begun_and_finished_later() {
 #[test]
 fn reads_that_are_begun_by_rings() {
     let consent = uring::UringConsent::set(true);
-    begun_and_finished_later(Config { ring: Some(RingOptions { depth: 2 }), ..Config::default() });
+    begun_and_finished_later(Config { ring: Some(RingOptions { depth: 2, threads: Some(2) }), ..Config::default() });
     drop(consent);
 }
 

@@ -22,7 +22,14 @@ use sluice_run::collections::HashMap;
 use sluice_run::lock::Mutex;
 use sluice_run::{task::JoinSet, time::timeout};
 use sluice_wire::{ConnectionError, Hello, Payload, Request, RequestRef, Welcome};
-use std::{net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
 use tokio::sync::Semaphore;
 
 /// Segments of answers that one connection may have under way until they are with the socket: four whole objects, 16 MiB.
@@ -37,8 +44,9 @@ pub struct NodeService {
     clock: Arc<dyn Clock>,
     volume: VolumeId,
     name: String,
-    /// By the number of the connection.
+    /// By the number of the connection, of those that tasks serve; those of threads have theirs by them ([`DataPeer::kept`]).
     shares: Mutex<HashMap<u64, Share>>,
+    of_threads: AtomicUsize,
 }
 
 /// What one connection may have under way.
@@ -58,12 +66,12 @@ impl NodeService {
     /// Serves `node`, called `name`, to peers of `volume`; `group` is what it knows of the others, `clock` that of the server
     /// which runs this.
     pub fn new(node: Arc<Node>, group: Arc<Group>, clock: Arc<dyn Clock>, volume: VolumeId, name: String) -> Self {
-        Self { node, group, clock, volume, name, shares: Mutex::default() }
+        Self { node, group, clock, volume, name, shares: Mutex::default(), of_threads: AtomicUsize::new(0) }
     }
 
     /// Peers that are connected.
     pub fn connections(&self) -> usize {
-        self.shares.lock().len()
+        self.shares.lock().len() + self.of_threads.load(Relaxed)
     }
 
     /// The answer to a request. What can be answered at once is.
@@ -166,19 +174,20 @@ impl NodeService {
             None => Ok(Welcome { volume: self.volume, session: None, name: self.name.clone() }),
         }
     }
+}
 
-    fn begin(&self, connection: u64) {
-        let share = Share {
+impl Share {
+    fn new() -> Self {
+        Self {
             segments: Arc::new(Semaphore::new(SEGMENTS_MAX)),
             checks: Arc::new(Semaphore::new(1)),
             fills: Arc::new(Semaphore::new(FILLS_MAX)),
-        };
-        self.shares.lock().insert(connection, share);
+        }
     }
+}
 
-    fn share(&self, connection: u64) -> Result<Share, Failure> {
-        self.shares.lock().get(&connection).cloned().ok_or_else(|| malformed("the connection is gone".into()))
-    }
+fn gone() -> Failure {
+    malformed("the connection is gone".into())
 }
 
 /// What of a connection's share a read takes.
@@ -197,7 +206,7 @@ impl Service for NodeService {
     }
 
     fn opened(&self, peer: &Arc<Peer>) {
-        self.begin(peer.number());
+        self.shares.lock().insert(peer.number(), Share::new());
     }
 
     async fn call(&self, peer: &Arc<Peer>, request: Request) -> Result<Payload, Failure> {
@@ -205,7 +214,7 @@ impl Service for NodeService {
         if request.epoch != epoch {
             peer.set_epoch(epoch);
         }
-        let share = self.share(peer.number())?;
+        let share = self.shares.lock().get(&peer.number()).cloned().ok_or_else(gone)?;
         let body = request.body.checked().map_err(|error| malformed(error.to_string()))?;
         match self.answer(&share, request.method, &body, request.deadline) {
             Reply::Now(payload) => Ok(payload),
@@ -226,22 +235,20 @@ impl DataService for NodeService {
     }
 
     fn opened(&self, peer: &DataPeer) {
-        self.begin(peer.number);
+        peer.keep(Share::new());
+        self.of_threads.fetch_add(1, Relaxed);
     }
 
     fn call(&self, peer: &DataPeer, request: RequestRef<'_>) -> Reply {
-        let share = match self.share(peer.number) {
-            Ok(share) => share,
-            Err(failure) => return Reply::Failed(failure),
-        };
+        let Some(share) = peer.kept::<Share>() else { return Reply::Failed(gone()) };
         if request.body.unchecked && crc32c(request.body.bytes) != request.body.crc {
             return Reply::Failed(malformed("the checksum of a body does not match".into()));
         }
-        self.answer(&share, request.method, request.body.bytes, request.deadline)
+        self.answer(share, request.method, request.body.bytes, request.deadline)
     }
 
-    fn gone(&self, peer: &DataPeer, _: &ConnectionError) {
-        self.shares.lock().remove(&peer.number);
+    fn gone(&self, _: &DataPeer, _: &ConnectionError) {
+        self.of_threads.fetch_sub(1, Relaxed);
     }
 
     fn epoch(&self) -> u32 {

@@ -24,7 +24,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
 };
 
@@ -91,6 +91,8 @@ pub(crate) struct Inner {
     /// Of this process; earlier runs had smaller ones.
     pub(crate) first_generation: u64,
     pub(crate) scrubber: OnceLock<Arc<Scrubber>>,
+    /// A sync of an earlier process failed: what is adopted is written again.
+    pub(crate) doubted: AtomicBool,
 }
 
 #[derive(Default)]
@@ -297,6 +299,15 @@ impl Cache {
     /// Everything appended and filled before this call survives power loss (fdatasync of the slabs written since).
     pub fn sync(&self) -> io::Result<()> {
         self.0.slabs.sync()
+    }
+
+    /// Syncs what a replay has adopted, all of which it has seen by now: from here on the journal is believed in what it says of slots.
+    pub fn sync_replayed(&self) -> io::Result<()> {
+        self.sync()?;
+        if self.0.doubted.swap(false, Ordering::Relaxed) {
+            self.0.slabs.end_doubt()?;
+        }
+        Ok(())
     }
 
     /// Makes the slabs durable, then writes what changed in the slot table, durably.

@@ -3,7 +3,7 @@
 mod read;
 mod region;
 
-pub(crate) use read::{bound, check_segment, read_segments};
+pub(crate) use read::{bound, check_segment, promised_segment, read_segments};
 pub use region::Region;
 
 use crate::{ReadError, SegmentSum, entry::Hold};
@@ -36,7 +36,6 @@ impl Pin {
     pub fn read_resident_at(&self, offset: u32, buf: &mut [u8]) -> Result<(), ReadError> {
         read::read_at(&self.0, offset as usize, buf, Wait::Never)
     }
-
 
     /// `count` segments from `first`, at least one, as they lie behind each other on the disk: all present, and all but the last full.
     pub fn region(&self, first: u32, count: u32) -> Result<Region, ReadError> {

@@ -140,10 +140,31 @@ impl Slabs {
     /// fdatasync of every slab written since its last.
     pub(crate) fn sync(&self) -> io::Result<()> {
         let open: Vec<_> = self.open.lock().iter().flatten().cloned().collect();
-        open.iter().try_for_each(|slab| slab.sync())?;
+        open.iter().try_for_each(|slab| slab.sync()).inspect_err(|_| self.note_doubt())?;
         if self.health.is_failed() {
             return Err(io::Error::other("the cache disk failed before"));
         }
         Ok(())
+    }
+    /// A sync failed: what memory has of the slabs may never reach the disk, which the kernel tells once. The next process is to know it too. It
+    /// need not outlive a loss of power, after which reads give what the disk has.
+    fn note_doubt(&self) {
+        if let Err(error) = self.disk.open(&self.doubt()) {
+            tracing::error!(%error, "a process after this one may take for synced what is not");
+        }
+    }
+
+    /// Whether a sync of an earlier process failed.
+    pub(crate) fn is_doubted(&self) -> io::Result<bool> {
+        Ok(self.disk.list(&self.dir)?.contains(&self.doubt()))
+    }
+
+    /// What the doubt was about was written again and synced.
+    pub(crate) fn end_doubt(&self) -> io::Result<()> {
+        self.disk.remove(&self.doubt())
+    }
+
+    fn doubt(&self) -> PathBuf {
+        self.dir.join("unsynced")
     }
 }

@@ -48,6 +48,11 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// The smallest request whose time says something of the way.
 const TIMED_BYTES_MIN: usize = 128 << 10;
 
+/// The part of the memory for reads that is kept for those that wait for the cache disk alone...
+const COLD_SHARE: u64 = 16;
+/// ... and at most so much: three of the largest reads.
+const COLD_BYTES_MAX: u64 = 4 << 20;
+
 /// What other hosts answer within this time is near: the threads that take requests get it as soon by themselves, and to fetch it before it
 /// is asked for costs more than it gives. It is four times what their own lanes take, within these bounds.
 const NEAR: (Duration, Duration) = (Duration::from_millis(3), Duration::from_millis(20));
@@ -87,6 +92,8 @@ pub(crate) struct Went {
 pub(crate) struct Ahead {
     pub(crate) pool: Arc<Pool>,
     budget: Budget,
+    /// Of reads that wait for the cache disk, when the rest is taken: theirs end whatever becomes of the store.
+    cold: Budget,
     pace: Pace,
     /// In percent of what a stream has read.
     of_read: AtomicU64,
@@ -130,12 +137,15 @@ impl Drop for UnderWay<'_> {
 }
 
 impl Ahead {
-    /// Of a mount with so much memory.
-    pub(crate) fn new(memory_bytes: u64) -> Self {
-        let bytes = memory_of_reads(memory_bytes).saturating_sub(idle_bytes(memory_bytes));
+    /// Of a mount with so much memory, and with a cache disk or without.
+    pub(crate) fn new(memory_bytes: u64, has_cache: bool) -> Self {
+        let all = memory_of_reads(memory_bytes).saturating_sub(idle_bytes(memory_bytes));
+        let cold = if has_cache { (all / COLD_SHARE).min(COLD_BYTES_MAX) } else { 0 };
+        let bytes = all - cold;
         Self {
             pool: Arc::default(),
             budget: Budget::new(bytes),
+            cold: Budget::new(cold),
             pace: Pace::new(2 * bytes),
             of_read: AtomicU64::new(OF_READ_PERCENT.0),
             looked: Mutex::default(),
@@ -153,6 +163,22 @@ impl Ahead {
 
     /// Room for the answer to a read, when there is some: before it is waited for, what was read ahead makes some.
     pub(crate) async fn room(&self, bytes: usize) -> Option<Room> {
+        match self.room_now(bytes) {
+            Some(room) => Some(room),
+            None => self.budget.take(bytes).await,
+        }
+    }
+
+    /// Room for the answer to a read that waits for nothing but the cache disk: when there is none, it waits for others of its kind, and
+    /// not behind those that wait for other hosts or the store.
+    pub(crate) async fn room_of_cold(&self, bytes: usize) -> Option<Room> {
+        match self.room_now(bytes) {
+            Some(room) => Some(room),
+            None => self.cold.take(bytes).await,
+        }
+    }
+
+    fn room_now(&self, bytes: usize) -> Option<Room> {
         let mut taken = self.budget.try_take(bytes);
         if taken.is_none() {
             self.pool.evict(|| {
@@ -160,10 +186,7 @@ impl Ahead {
                 taken.is_none()
             });
         }
-        match taken {
-            Some(room) => Some(room),
-            None => self.budget.take(bytes).await,
-        }
+        taken
     }
 
     /// For a thread that asks other hosts by itself.
@@ -289,8 +312,8 @@ impl Ahead {
         let counts = &self.pool.counts;
         let (pace_limit_bytes, pace_used_bytes) = self.pace.now();
         MemoryStatus {
-            capacity_bytes: self.budget.bytes() as u64,
-            used_bytes: self.budget.taken_bytes() as u64,
+            capacity_bytes: (self.budget.bytes() + self.cold.bytes()) as u64,
+            used_bytes: (self.budget.taken_bytes() + self.cold.taken_bytes()) as u64,
             ahead_bytes: counts.ahead.load(Relaxed),
             ahead_used_bytes: counts.used.load(Relaxed),
             ahead_useless_bytes: counts.useless.load(Relaxed),

@@ -195,8 +195,8 @@ impl Vfs {
         len: usize,
         direct: bool,
     ) -> Result<Vec<Bytes>, Errno> {
-        let _turn = self.cold.acquire().await;
-        let room = self.ahead.room(len).await.ok_or(Errno::EIO)?;
+        let turn = self.cold.acquire().await;
+        let room = self.ahead.room_of_cold(len).await.ok_or(Errno::EIO)?;
         let vfs = self.clone();
         let read = on_thread(move || {
             let mut page = vfs.parts.store.pages().take(len);
@@ -209,8 +209,8 @@ impl Vfs {
                 Ok(pieces)
             }
             (Read::Later, page) => {
-                // Nobody has room while he waits for more.
-                drop((room, page));
+                // Nobody has room, or a turn at the disk, while he waits for the store.
+                drop((turn, room, page));
                 self.clone().read_later(handle, offset, len, direct).await
             }
         }

@@ -118,7 +118,7 @@ impl<'a> Replay<'a> {
             self.found.damaged_segments += 1;
         }
         // The log counts as synced from here on, so what it says of slots must be.
-        if let Some(Err(error)) = self.cache.map(Cache::sync) {
+        if let Some(Err(error)) = self.cache.map(Cache::sync_replayed) {
             tracing::error!(%error, "what an earlier process wrote to the cache may not survive a power loss until it is stored");
         }
         self.found

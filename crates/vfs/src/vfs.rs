@@ -135,7 +135,7 @@ impl Vfs {
             dirty,
             fetches: Fetches::default(),
             warming: Warming::default(),
-            ahead: Ahead::new(settings.memory_bytes),
+            ahead: Ahead::new(settings.memory_bytes, parts.cache.is_some()),
             counters: Counters::default(),
             direct: direct::Registry::default(),
             cold: Semaphore::new(direct::COLD_READS_MAX),

@@ -74,6 +74,14 @@ impl MemoryDisk {
         true
     }
 
+    /// The kernel fails to write back the file `path`: what was not synced stays in memory, counts as written, and never reaches the
+    /// disk. A sync tells of that once; this one leaves it to whoever calls it. False when there is no such file.
+    pub fn fail_writeback(&self, path: &Path) -> bool {
+        let Some(file) = self.names.lock().live.get(path).cloned() else { return false };
+        file.state.lock().pending.clear();
+        true
+    }
+
     /// Flips one bit of the byte at `offset` of the file `path`, on the platter, and drops its page from memory: rot is met when
     /// the disk is read. Which bit follows from the offset. False when there is no such file or byte: a hole has none.
     pub fn flip_bit(&self, path: &Path, offset: u64) -> bool {

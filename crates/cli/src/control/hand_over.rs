@@ -17,10 +17,11 @@ use rustix::{
     },
     process::{Pid, PidfdFlags, geteuid, pidfd_open},
 };
+use sluice_base::{Clock, SystemClock};
 use sluice_fuse::{HAND_OVER_BYTES_MAX, HAND_OVER_FORMAT, HandOver};
 use sluice_store::CacheState;
 use std::{
-    io::{Read, Write},
+    io::{self, Read, Write},
     mem::MaybeUninit,
     os::unix::net::UnixStream,
     path::Path,
@@ -29,7 +30,7 @@ use std::{
 
 /// How long requests that are under way may take to end.
 const END_LIMIT: Duration = Duration::from_secs(10);
-/// How long the new process may take to understand the state, while programs wait.
+/// How long the new process may take to receive the state and to understand it, while programs wait.
 const WORD_LIMIT: Duration = Duration::from_secs(5);
 /// How long the new process waits for the state: [`END_LIMIT`], on a machine that does other things as well.
 const STATE_LIMIT: Duration = Duration::from_secs(30);
@@ -80,13 +81,7 @@ fn hand_on(server: &Server, mut stream: UnixStream, heir: &Heir) -> anyhow::Resu
         drop(paused);
         return tell(&mut stream, &Told::Failed { error: "too many files are open".into() });
     }
-    send_with(&mut stream, &line(&Told::HandingOver { bytes: state.len() as u64 })?, paused.device())?;
-    stream.write_all(&state)?;
-    let mut word = [0];
-    stream.read_exact(&mut word)?;
-    if word != [UNDERSTOOD] {
-        bail!("the other process did not take it");
-    }
+    send_state(&stream, &state, paused.device(), WORD_LIMIT)?;
     paused.leave();
     tell(&mut stream, &Told::HandedOver)
 }
@@ -148,14 +143,58 @@ fn tell(stream: &mut UnixStream, told: &Told) -> anyhow::Result<()> {
     Ok(stream.write_all(&line(told)?)?)
 }
 
-/// Sends `bytes`, the first of them with `device`.
-fn send_with(stream: &mut UnixStream, bytes: &[u8], device: BorrowedFd<'_>) -> anyhow::Result<()> {
+/// Sends the state with the device, and hears that it was understood: within `limit` in all, as programs wait meanwhile.
+fn send_state(stream: &UnixStream, state: &[u8], device: BorrowedFd<'_>, limit: Duration) -> anyhow::Result<()> {
+    let mut within = Within { stream, clock: SystemClock::default(), limit };
+    let head = line(&Told::HandingOver { bytes: state.len() as u64 })?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let descriptors = [device];
     control.push(SendAncillaryMessage::ScmRights(&descriptors));
-    let sent = sendmsg(&*stream, &[IoSlice::new(bytes)], &mut control, SendFlags::NOSIGNAL)?;
-    Ok(stream.write_all(&bytes[sent..])?)
+    let sent = sendmsg(stream, &[IoSlice::new(&head)], &mut control, SendFlags::NOSIGNAL)?;
+    within.write_all(&head[sent..])?;
+    within.write_all(state)?;
+    let mut word = [0];
+    within.read_exact(&mut word)?;
+    if word != [UNDERSTOOD] {
+        bail!("the other process did not take it");
+    }
+    Ok(())
+}
+
+/// A stream that fails once `limit` has passed, however often the other end takes or gives a little.
+struct Within<'a> {
+    stream: &'a UnixStream,
+    clock: SystemClock,
+    limit: Duration,
+}
+
+impl Within<'_> {
+    /// What the kernel takes without a second wait in one call.
+    const PIECE_BYTES: usize = 16 << 10;
+
+    fn left(&self) -> io::Result<Option<Duration>> {
+        let left = self.limit.saturating_sub(self.clock.monotonic());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
+    }
+}
+
+impl Write for Within<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(self.left()?)?;
+        self.stream.write(&bytes[..bytes.len().min(Self::PIECE_BYTES)])
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for Within<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(self.left()?)?;
+        self.stream.read(bytes)
+    }
 }
 
 impl Control {
@@ -260,6 +299,52 @@ impl Incoming<'_> {
             if self.bytes.len() > LINE_BYTES_MAX || !self.more()? {
                 return Ok(None);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// To be survived: who asks for the mount reads its state byte by byte, and says nothing.
+    #[test]
+    fn who_reads_slowly_is_not_waited_for() {
+        let (old, new) = UnixStream::pair().unwrap();
+        let reader = std::thread::Builder::new().spawn(move || {
+            let mut some = [0; 4 << 10];
+            // As long as the other end is there, a little at a time.
+            while (&new).read(&mut some).is_ok_and(|got| got > 0) {
+                std::thread::park_timeout(Duration::from_millis(5));
+            }
+        });
+        let (clock, state) = (SystemClock::default(), vec![7; 32 << 20]);
+        let limit = Duration::from_millis(300);
+        old.set_write_timeout(Some(limit)).unwrap();
+        let sent = send_state(&old, &state, std::fs::File::open("/dev/null").unwrap().as_fd(), limit);
+        assert!(sent.is_err());
+        assert!(clock.monotonic() < Duration::from_secs(5), "{:?}", clock.monotonic());
+        drop(old);
+        reader.unwrap().join().unwrap();
+    }
+
+    #[test]
+    fn the_word_is_awaited() {
+        for (word, is_taken) in [(&b"+"[..], true), (b"-", false), (b"", false)] {
+            let (old, mut new) = UnixStream::pair().unwrap();
+            let state = vec![7; 1 << 20];
+            let len = state.len();
+            let heir = std::thread::Builder::new().spawn(move || {
+                let mut incoming = Incoming { stream: &new, bytes: Vec::new(), device: None };
+                assert!(matches!(incoming.line(), Ok(Some(Told::HandingOver { bytes })) if bytes == len as u64));
+                while incoming.bytes.len() < len && incoming.more().unwrap() {}
+                assert!(incoming.device.is_some() && incoming.bytes.iter().all(|byte| *byte == 7));
+                new.write_all(word).unwrap();
+            });
+            let device = std::fs::File::open("/dev/null").unwrap();
+            let sent = send_state(&old, &state, device.as_fd(), Duration::from_secs(20));
+            heir.unwrap().join().unwrap();
+            assert_eq!(sent.is_ok(), is_taken);
         }
     }
 }

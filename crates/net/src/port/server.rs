@@ -10,10 +10,11 @@ use inbox::{Inbox, Message};
 use sluice_base::Clock;
 use sluice_wire::{ConnectionError, Hello, Options, Payload, RequestRef, Welcome};
 use std::{
+    any::Any,
     io,
     net::{SocketAddr, TcpListener},
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     thread::JoinHandle,
@@ -65,6 +66,23 @@ pub struct DataPeer {
     pub hello: Hello,
     /// Where it connected from.
     pub address: SocketAddr,
+    kept: OnceLock<Arc<dyn Any + Send + Sync>>,
+}
+
+impl DataPeer {
+    fn new(number: u64, hello: Hello, address: SocketAddr) -> Self {
+        Self { number, hello, address, kept: OnceLock::new() }
+    }
+
+    /// Keeps what a service has of this peer, if nothing is kept yet: found again without a lock.
+    pub fn keep<T: Any + Send + Sync>(&self, own: T) {
+        let _ = self.kept.set(Arc::new(own));
+    }
+
+    /// What is kept.
+    pub fn kept<T: Any>(&self) -> Option<&T> {
+        self.kept.get()?.downcast_ref()
+    }
 }
 
 /// Settings of a server.
@@ -100,6 +118,7 @@ impl Default for DataServerOptions {
 /// A listening socket and the threads that serve its connections.
 pub struct DataServer {
     address: SocketAddr,
+    listener: Arc<TcpListener>,
     inboxes: Vec<Arc<Inbox>>,
     stats: Vec<Shared>,
     accepting: Option<JoinHandle<()>>,
@@ -116,7 +135,7 @@ impl DataServer {
         clock: Arc<dyn Clock>,
         runtime: tokio::runtime::Handle,
     ) -> io::Result<Self> {
-        let listener = TcpListener::bind(address)?;
+        let listener = Arc::new(TcpListener::bind(address)?);
         let address = listener.local_addr()?;
         let (mut inboxes, mut stats, mut workers) = (Vec::new(), Vec::new(), Vec::new());
         let connections = Arc::new(AtomicUsize::new(0));
@@ -129,9 +148,10 @@ impl DataServer {
             workers.push(named.spawn(move || worker.run())?);
         }
         let stop = Arc::new(AtomicBool::new(false));
-        let acceptor = Acceptor { listener, inboxes: inboxes.clone(), stop: stop.clone(), connections, options };
+        let (taken, told) = (listener.clone(), stop.clone());
+        let acceptor = Acceptor { listener: taken, inboxes: inboxes.clone(), stop: told, connections, options };
         let accepting = std::thread::Builder::new().name("sluice-accept".into()).spawn(move || acceptor.run())?;
-        Ok(Self { address, inboxes, stats, accepting: Some(accepting), workers, stop })
+        Ok(Self { address, listener, inboxes, stats, accepting: Some(accepting), workers, stop })
     }
 
     /// Where it listens.
@@ -151,8 +171,8 @@ impl DataServer {
 
     fn end(&mut self, grace: Duration) {
         self.stop.store(true, Ordering::Release);
-        // Wakes it out of accept.
-        let _ = std::net::TcpStream::connect_timeout(&reachable(self.address), Duration::from_secs(1));
+        // Wakes it out of accept, also where there is no descriptor left for a connection to it.
+        let _ = rustix::net::shutdown(&self.listener, rustix::net::Shutdown::Both);
         self.inboxes.iter().for_each(|inbox| inbox.push(Message::Close { grace }));
         self.workers.drain(..).chain(self.accepting.take()).for_each(|thread| drop(thread.join()));
     }
@@ -164,18 +184,8 @@ impl Drop for DataServer {
     }
 }
 
-/// An address under which this host reaches what listens at `address`.
-fn reachable(mut address: SocketAddr) -> SocketAddr {
-    if address.ip().is_unspecified() {
-        let ip =
-            if address.is_ipv4() { std::net::Ipv4Addr::LOCALHOST.into() } else { std::net::Ipv6Addr::LOCALHOST.into() };
-        address.set_ip(ip);
-    }
-    address
-}
-
 struct Acceptor {
-    listener: TcpListener,
+    listener: Arc<TcpListener>,
     inboxes: Vec<Arc<Inbox>>,
     stop: Arc<AtomicBool>,
     connections: Arc<AtomicUsize>,

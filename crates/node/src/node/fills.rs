@@ -30,9 +30,13 @@ pub(super) const FILLS_MAX: usize = 8;
 const FILLS_WAITING_MAX: usize = 256;
 /// Runs of a fill that are fetched at once, when its table is known.
 const RUNS_MAX: usize = 4;
-/// A second miss on an object within this time fetches the rest of it.
-const SECOND_MISS: Duration = Duration::from_secs(10);
-/// Objects whose last miss, or whose absent segments, are remembered.
+/// An object of which so much was missed, more than once and within this time ([`Misses`]), is read all over: the rest of it is fetched.
+const MISSES_WITHIN: Duration = Duration::from_secs(60);
+/// A quarter, so that what is fetched is at most four times what was asked for: of 4 MiB 128 KiB for each segment that a reader missed.
+const MISSED_SHARE: u32 = 4;
+/// Or so many misses in order, each where the one before ended.
+const IN_ORDER: u32 = 3;
+/// Objects whose misses, or whose absent segments, are remembered.
 const REMEMBERED_MAX: usize = 4096;
 
 /// Somebody who may have segments that are missing here.
@@ -46,11 +50,37 @@ pub(super) struct Fills {
     parts: NodeParts,
     counters: Arc<Counters>,
     active: Mutex<HashMap<ObjectId, Arc<Fill>>>,
-    misses: Mutex<HashMap<ObjectId, Duration>>,
+    misses: Mutex<HashMap<ObjectId, Misses>>,
     /// Segments without stored bytes, which no cache keeps.
     holes: Mutex<HashMap<ObjectId, Set>>,
     permits: Semaphore,
     begun: AtomicU64,
+}
+
+/// What was missed of an object.
+#[derive(Clone, Copy, Default)]
+struct Misses {
+    since: Duration,
+    segments: Set,
+    /// Where the last one ended.
+    end: u32,
+    in_order: u32,
+    count: u32,
+}
+
+impl Misses {
+    /// Notes a miss.
+    fn add(&mut self, missed: Set) {
+        self.in_order = if missed.trailing_zeros() == self.end { self.in_order + 1 } else { 1 };
+        self.end = Set::BITS - missed.leading_zeros();
+        self.segments |= missed;
+        self.count += 1;
+    }
+
+    /// Whether the rest of an object of `count` segments will be missed as well.
+    fn is_all_over(&self, count: u32) -> bool {
+        self.count > 1 && (self.segments.count_ones() >= count.div_ceil(MISSED_SHARE) || self.in_order >= IN_ORDER)
+    }
 }
 
 impl Fills {
@@ -149,7 +179,9 @@ impl Fills {
             let mut state = fill.state.lock();
             if missing & !state.wanted != 0 {
                 state.want(missing);
-                self.want_rest(object, &mut state);
+                if self.is_read_all_over(object, missing) {
+                    self.want_rest(object, &mut state);
+                }
             }
             drop(state);
             return Ok(Some(fill.clone()));
@@ -165,7 +197,7 @@ impl Fills {
         self.begun.fetch_add(1, Relaxed);
         let mut state = fill.state.lock();
         state.want(missing);
-        if self.missed_again(object.id()) {
+        if self.is_read_all_over(object, missing) {
             self.want_rest(object, &mut state);
         }
         drop(state);
@@ -174,17 +206,23 @@ impl Fills {
         Ok(Some(fill))
     }
 
-    /// Notes a miss; true when it is the second one in a short time.
-    fn missed_again(&self, object: ObjectId) -> bool {
+    /// Notes a miss; true when so much of the object was missed that the rest will be.
+    fn is_read_all_over(&self, object: StoredObject, missed: Set) -> bool {
         let now = self.parts.clock.monotonic();
         let mut misses = self.misses.lock();
+        let is_recent = |found: &Misses| now.saturating_sub(found.since) < MISSES_WITHIN;
         if misses.len() >= REMEMBERED_MAX {
-            misses.retain(|_, at| now.saturating_sub(*at) < SECOND_MISS);
+            misses.retain(|_, found| is_recent(found));
         }
         if misses.len() >= REMEMBERED_MAX {
             misses.clear();
         }
-        misses.insert(object, now).is_some_and(|before| now.saturating_sub(before) < SECOND_MISS)
+        let found = misses.entry(object.id()).or_insert(Misses { since: now, ..Misses::default() });
+        if !is_recent(found) {
+            *found = Misses { since: now, ..Misses::default() };
+        }
+        found.add(missed);
+        found.is_all_over(object.segment_count())
     }
 
     /// Everything of the object that is not here.

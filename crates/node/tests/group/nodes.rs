@@ -34,17 +34,25 @@ async fn one_request_to_the_store_for_all_who_wait() {
 }
 
 #[tokio::test]
-async fn a_second_miss_brings_the_rest() {
-    let (rig, disk) = (Rig::new(), MemoryDisk::default());
-    let (node, object) = (rig.node(&disk, None), rig.object(1, &[true; 128]).await);
-    assert_right(object, 5, &read(&node, &ask(object, 5..7)).await.unwrap());
-    assert_eq!(node.numbers().filled_bytes, 2 * SEG as u64);
-    assert_right(object, 100, &read(&node, &ask(object, 100..101)).await.unwrap());
-    crate::rig::eventually("the rest", || node.numbers().used_bytes == 128 * SEG as u64).await;
-    assert_eq!(node.numbers().filled_bytes, 128 * SEG as u64, "nothing twice");
-    let before = rig.gets();
-    assert_right(object, 0, &read(&node, &ask(object, 0..128)).await.unwrap());
-    assert_eq!(rig.gets(), before);
+async fn who_reads_a_quarter_or_in_order_is_brought_the_rest() {
+    for (number, misses) in [(1, &[5..7, 60..80, 100..110][..]), (2, &[5..7, 7..8, 8..12]), (3, &[0..32, 32..33])] {
+        let (rig, disk) = (Rig::new(), MemoryDisk::default());
+        let (node, object) = (rig.node(&disk, None), rig.object(number, &[true; 128]).await);
+        let (last, before) = misses.split_last().unwrap();
+        let mut asked = 0;
+        for range in before {
+            assert_right(object, range.start, &read(&node, &ask(object, range.clone())).await.unwrap());
+            asked += range.len();
+            crate::rig::eventually("what was asked for", || node.fills().1 == 0).await;
+            assert_eq!(node.numbers().used_bytes, (asked * SEG) as u64, "and nothing else");
+        }
+        assert_right(object, last.start, &read(&node, &ask(object, last.clone())).await.unwrap());
+        crate::rig::eventually("the rest", || node.numbers().used_bytes == 128 * SEG as u64).await;
+        assert_eq!(node.numbers().filled_bytes, 128 * SEG as u64, "nothing twice");
+        let before = rig.gets();
+        assert_right(object, 0, &read(&node, &ask(object, 0..128)).await.unwrap());
+        assert_eq!(rig.gets(), before);
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]

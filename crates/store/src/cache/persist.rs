@@ -41,8 +41,10 @@ impl Inner {
         let header = table.header;
         let health = Arc::new(Health::default());
         let first_generation = u64::from(header.epoch) << 32 | 1;
+        let slabs = Slabs::new(disk, &options.dir, health.clone(), header.slab_slots);
+        let doubted = slabs.is_doubted()?.into();
         let inner = Arc::new(Self {
-            slabs: Slabs::new(disk, &options.dir, health.clone(), header.slab_slots),
+            slabs,
             clock,
             health,
             counters: Counters::default(),
@@ -52,6 +54,7 @@ impl Inner {
             next_generation: AtomicU64::new(first_generation),
             first_generation,
             scrubber: OnceLock::new(),
+            doubted,
         });
         inner.load(capacity)?;
         Ok(inner)

@@ -186,6 +186,11 @@ pub(crate) fn check_segment(entry: &Entry, index: usize, sum: SegmentSum) -> Res
     with_segment(entry, index, Kept::unverified(sum), Wait::ForDisk, |_| ())
 }
 
+/// Segment `index`, as `sum` promises it.
+pub(crate) fn promised_segment(entry: &Entry, index: usize, sum: SegmentSum) -> Result<Vec<u8>, ReadError> {
+    with_segment(entry, index, Kept::unverified(sum), Wait::ForDisk, <[u8]>::to_vec)
+}
+
 /// All segments below `count`, read and checked; absent ones are `None`.
 pub(crate) fn read_segments(entry: &Arc<Entry>, count: usize) -> Result<Vec<Option<Vec<u8>>>, ReadError> {
     let one = |index| match readable(entry, index) {

@@ -6,7 +6,10 @@
 //! for room waits for other answers, not for somebody who may never read on.
 
 use bytes::Bytes;
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering::Relaxed},
+};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// Unit of the account, in bytes.
@@ -18,6 +21,10 @@ const STEP_BYTES: usize = 64 << 10;
 /// A thread with lanes of its own takes room in steps of this part of all, so that few of its answers have to ask, and keeps up to two
 /// of them: sixteen threads an eighth.
 const STEPS: usize = 256;
+/// Of the account one thread may keep this part for buffers that are idle...
+const IDLE_SHARE: usize = 32;
+/// ... and all threads this one.
+const IDLE_SHARE_OF_ALL: usize = 8;
 
 /// Room for bytes of reads.
 #[derive(Clone)]
@@ -25,6 +32,8 @@ pub(crate) struct Budget {
     all: Arc<Semaphore>,
     ahead: Arc<Semaphore>,
     units: usize,
+    /// Threads that have a [`Share`].
+    threads: Arc<AtomicUsize>,
 }
 
 /// Room that somebody has, until this is dropped.
@@ -50,7 +59,7 @@ impl Budget {
     pub(crate) fn new(bytes: u64) -> Self {
         let units = (bytes as usize / UNIT_BYTES).clamp(1, Semaphore::MAX_PERMITS / 2);
         let of = |units| Arc::new(Semaphore::new(units));
-        Self { all: of(units), ahead: of(units / 4 * 3), units }
+        Self { all: of(units), ahead: of(units / 4 * 3), units, threads: Arc::default() }
     }
 
     /// All of it, in bytes.
@@ -98,6 +107,7 @@ impl Budget {
 
     /// A part of the account for one thread, nothing at first.
     pub(crate) fn share(&self) -> Share {
+        self.threads.fetch_add(1, Relaxed);
         Share { budget: self.clone(), room: None, units: 0, step: (self.units / STEPS).max(STEP_BYTES / UNIT_BYTES) }
     }
 }
@@ -134,9 +144,16 @@ impl Share {
         }
     }
 
-    /// Bytes of the whole account.
-    pub(crate) fn of_bytes(&self) -> usize {
-        self.budget.bytes()
+    /// Bytes that this thread may keep idle: it has a 32nd of the account, and all threads together not more than an eighth.
+    pub(crate) fn idle_bytes_max(&self) -> usize {
+        let threads = self.budget.threads.load(Relaxed).max(1);
+        self.budget.bytes() / IDLE_SHARE.max(IDLE_SHARE_OF_ALL * threads)
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.budget.threads.fetch_sub(1, Relaxed);
     }
 }
 
@@ -203,6 +220,19 @@ mod tests {
         assert!(other.grow(5 * M));
         drop((one, other));
         assert_eq!(budget.taken_bytes(), 0);
+    }
+
+    #[test]
+    fn many_threads_keep_less_each() {
+        let budget = Budget::new(64 * M as u64);
+        let mut shares = vec![budget.share()];
+        assert_eq!(shares[0].idle_bytes_max(), 2 * M);
+        shares.extend((1..4).map(|_| budget.share()));
+        assert_eq!(shares[0].idle_bytes_max(), 2 * M);
+        shares.extend((4..16).map(|_| budget.share()));
+        assert_eq!(shares[0].idle_bytes_max(), M / 2);
+        shares.truncate(8);
+        assert_eq!(shares[0].idle_bytes_max(), M, "those that are gone keep nothing");
     }
 
     #[test]

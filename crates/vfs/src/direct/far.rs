@@ -14,10 +14,8 @@ use std::{collections::VecDeque, os::fd::BorrowedFd, time::Duration};
 const UNDER_WAY_BYTES_MAX: usize = 8 << 20;
 /// Requests under way.
 const UNDER_WAY_MAX: usize = 256;
-/// Bytes of idle memory that are kept for answers...
+/// Bytes of idle memory that are kept for answers, if the mount's memory is large enough for its threads ([`Share::idle_bytes_max`]).
 const IDLE_BYTES_MAX: usize = 4 << 20;
-/// ... and at most this part of the mount's memory for reads.
-const IDLE_SHARE: usize = 32;
 /// Smaller answers have memory of this size.
 const MEMORY_BYTES_MIN: usize = 4096;
 /// As many pieces of it at most.
@@ -140,7 +138,7 @@ impl Far {
     pub(super) fn new(lanes: Box<dyn Lanes>, share: Share) -> Self {
         let under_way = (0..UNDER_WAY_MAX).map(|_| None).collect();
         let free = (0..UNDER_WAY_MAX as u32).rev().collect();
-        let bytes_max = IDLE_BYTES_MAX.min(share.of_bytes() / IDLE_SHARE);
+        let bytes_max = IDLE_BYTES_MAX.min(share.idle_bytes_max());
         let idle = Idle { all: VecDeque::with_capacity(IDLE_MAX + 1), bytes: 0, bytes_max };
         Self { lanes, under_way, free, uses: 0, bytes: 0, held: 0, idle, share }
     }
@@ -201,6 +199,8 @@ impl Far {
     pub(super) fn turn(&mut self, replies: &mut impl Replies) -> Happened {
         let Self { lanes, under_way, free, bytes, held, idle, share, .. } = self;
         let mut happened = Happened::default();
+        // Threads begin one after the other.
+        idle.bytes_max = IDLE_BYTES_MAX.min(share.idle_bytes_max());
         lanes.turn(&mut |ended| {
             let (place, uses) = (ended.token as u32, (ended.token >> 32) as u32);
             let known = under_way.get_mut(place as usize).and_then(|place| place.take_if(|it| it.number == uses));
@@ -227,6 +227,7 @@ impl Far {
 struct Idle {
     all: VecDeque<Vec<u8>>,
     bytes: usize,
+    /// As of the last turn.
     bytes_max: usize,
 }
 

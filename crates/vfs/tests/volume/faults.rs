@@ -3,7 +3,7 @@
 use crate::harness::{CACHE, Shape, Volume, World, pattern};
 use bytes::Bytes;
 use futures::future::{BoxFuture, FutureExt, ready};
-use sluice_base::{Errno, Ino, ObjectId, disk::Operation};
+use sluice_base::{Disk, Errno, Ino, ObjectId, disk::Operation};
 use sluice_object::{
     StoredObject,
     backend::{Fault, Faults, RequestKind},
@@ -260,6 +260,38 @@ fn a_failed_sync_of_the_cache_drains_it() {
     names.iter().zip(&bytes).for_each(|(name, bytes)| assert!(volume.read_all(name).unwrap() == *bytes));
     assert!(volume.read_all("after").unwrap() == after);
     world.kill(volume);
+}
+
+/// To be survived: fdatasync of a slab fails, the process is killed before anything is stored, and the kernel has told nobody else. What the
+/// next process says that it has synced outlives a loss of power.
+#[test]
+fn a_sync_that_failed_is_known_to_the_next_process() {
+    let mut world = World::new(13, Shape::default());
+    let volume = world.start();
+    let (first, second) = (write_some(&volume, "first", 1), write_some(&volume, "second", 2));
+    world.plan.fail_under(Operation::Sync, Path::new(CACHE), Errno::EIO);
+    world.backend.set_down(true);
+    let mut synced = Box::pin(volume.vfs.sync().unwrap());
+    volume.wait(async {
+        while volume.cache.as_ref().unwrap().stats().state != CacheState::Failed {
+            assert!(futures::poll!(&mut synced).is_pending());
+            tokio::task::yield_now().await;
+        }
+    });
+    drop(synced);
+    assert!(world.disk.fail_writeback(&Path::new(CACHE).join("slab-00000")));
+    world.kill(volume);
+    world.plan.heal();
+    let volume = world.start();
+    volume.sync().unwrap();
+    world.lose_power(volume, 13);
+    let volume = world.start();
+    assert_eq!(volume.damaged, 0);
+    assert!(volume.read_all("first").unwrap() == first && volume.read_all("second").unwrap() == second);
+    world.backend.set_down(false);
+    world.kill(volume);
+    // It is over: what is adopted now is only looked at.
+    assert!(!world.disk.list(Path::new(CACHE)).unwrap().iter().any(|path| path.ends_with("unsynced")));
 }
 
 /// To be survived: a store that is down for more tries than a slot is read, and then one read error. Nothing is lost.

@@ -9,4 +9,5 @@ mod harness;
 mod model;
 mod power;
 mod threads;
+mod turns;
 mod warm;

@@ -19,8 +19,8 @@ const FILE_BYTES: usize = 4 * M;
 const FILES: usize = 12;
 
 /// Hosts that have nothing, and take their time to say so: as long as they are told.
-struct Slow {
-    answers: Semaphore,
+pub struct Slow {
+    pub answers: Semaphore,
     asked: Mutex<BTreeSet<ObjectId>>,
     under_way: Mutex<usize>,
     under_way_max: Mutex<usize>,
@@ -32,7 +32,7 @@ impl Slow {
         Arc::new(Self { answers: Semaphore::new(0), asked, under_way, under_way_max })
     }
 
-    fn asked(&self) -> usize {
+    pub fn asked(&self) -> usize {
         self.asked.lock().unwrap().len()
     }
 }
@@ -67,7 +67,7 @@ impl Group for Slow {
 }
 
 /// A process of a volume whose files are in the store alone, behind hosts that are slow.
-fn cold(seed: u64) -> (World, Volume, Arc<Slow>) {
+pub fn cold(seed: u64) -> (World, Volume, Arc<Slow>) {
     let mut world = World::new(seed, Shape { slots: 64, ..Shape::default() });
     let volume = world.start();
     for file in 0..FILES {

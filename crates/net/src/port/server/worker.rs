@@ -209,7 +209,7 @@ impl<D: DataService> Worker<D> {
         match begun {
             Ok(mut stream) => {
                 stream.took_at = now;
-                let peer = DataPeer { number, hello: unnamed(), address };
+                let peer = DataPeer::new(number, unnamed(), address);
                 let lane = Lane { stream, peer, let_in: false, later: HashMap::new(), touched: false };
                 self.lanes[place] = Some(lane);
             }

@@ -234,7 +234,7 @@ fn memory_is_that_of_the_mount() {
         assert!(reader.is_some(), "there is some for who waits");
         far.turn(&mut Answers::default());
         assert!(budget.taken_bytes() <= (1 << 20) + (512 << 10), "{}", budget.taken_bytes());
-        assert!(far.idle.bytes <= (8 << 20) / IDLE_SHARE);
+        assert!(far.idle.bytes <= (8 << 20) / 32);
         drop(reader);
         // Somebody else has it all: the slow path waits for him, a thread does not.
         let ahead: Vec<_> = (0..100).map_while(|_| budget.try_take_ahead(64 << 10)).collect();
@@ -255,4 +255,20 @@ fn idle_memory_is_in_nobodys_way() {
     let left = (6 << 20) - (4096 + far.idle.bytes);
     assert!(begin(&mut far, 1, 0, left + (100 << 10), true), "without what is idle there is room");
     assert!(far.idle.bytes <= 60 << 10);
+}
+
+/// What sixteen threads keep at rest leaves most of the memory to read-ahead.
+#[test]
+fn many_threads_keep_little_together() {
+    let budget = Budget::new(64 << 20);
+    let lane = || Box::new(Lane::default());
+    let mut all: Vec<_> = (0..16).map(|_| Far::new(lane(), budget.share())).collect();
+    for far in &mut all {
+        let begun = (0..100).take_while(|id| begin(far, *id, 0, 128 << 10, true)).count();
+        assert!(begun >= 16, "{begun}");
+        far.turn(&mut Answers::default());
+    }
+    let taken = budget.taken_bytes();
+    assert!(all.iter().all(|far| far.idle.bytes >= 256 << 10), "what they need again at once");
+    assert!(taken <= (64 << 20) / 4, "{taken}");
 }
