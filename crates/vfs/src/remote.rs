@@ -9,6 +9,7 @@ mod again;
 mod cache;
 mod calls;
 mod doubt;
+mod hand_over;
 mod locks;
 mod lost;
 mod metadata;
@@ -18,7 +19,9 @@ mod retained;
 mod session;
 
 pub use calls::{Link, LinkError, Session};
-pub use locks::{LockCall, OnLocked};
+pub use hand_over::{KnownNames, SessionState, Silent};
+pub use locks::{BookState, LockCall, LockedHandle, OnLocked};
+pub use lost::Losses;
 pub use publish::unstored;
 pub use session::take_up;
 
@@ -67,6 +70,7 @@ pub struct Remote {
     dropped: Mutex<lost::Lost>,
     /// Since when, and why, the server does not answer.
     silence: Mutex<Option<(Duration, String)>>,
+    gate: hand_over::Gate,
 }
 
 impl Remote {
@@ -79,6 +83,12 @@ impl Remote {
         clock: Arc<dyn Clock>,
         boot: [u8; 16],
     ) -> Result<Self> {
+        let remote = Self::of(link, session, own, clock);
+        remote.recover(boot)?;
+        Ok(remote)
+    }
+
+    fn of(link: Arc<dyn Link>, session: Session, own: Arc<MetaStore>, clock: Arc<dyn Clock>) -> Self {
         let remote = Self {
             link,
             session,
@@ -95,10 +105,10 @@ impl Remote {
             locks: locks::Book::default(),
             dropped: Mutex::default(),
             silence: Mutex::default(),
+            gate: hand_over::Gate::default(),
         };
         remote.cache.restart(remote.session.pushes, &mut Vec::new());
-        remote.recover(boot)?;
-        Ok(remote)
+        remote
     }
 
     /// Whom to tell when track is lost.
@@ -238,9 +248,15 @@ impl Remote {
 
     /// Gives uses back.
     fn release(&self, inos: &[Ino]) -> Result<()> {
-        for some in inos.chunks(Release::INOS_MAX) {
+        let mut rest = inos;
+        while let Some(some) = rest.chunks(Release::INOS_MAX).next() {
             self.held.lock().retain(|ino| !some.contains(ino));
-            self.ask(&Release { inos: some.to_vec(), cached: true })?;
+            if let Err(error) = self.ask(&Release { inos: some.to_vec(), cached: true }) {
+                // Later, or by the process that goes on with the session.
+                self.released.lock().extend(rest);
+                return Err(error);
+            }
+            rest = &rest[some.len()..];
         }
         Ok(())
     }
@@ -254,6 +270,9 @@ impl Remote {
     /// What nobody waits for: access times, uses given back, files written and left open. From a thread that may wait, about
     /// once a second; any answer renews the lease.
     pub fn keep(&self) -> Result<()> {
+        if self.gate.is_closed() {
+            return Ok(());
+        }
         self.assert_locks()?;
         let read: Vec<_> = self.read.lock().keys().copied().collect();
         for ino in read {

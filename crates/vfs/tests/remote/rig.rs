@@ -336,7 +336,7 @@ impl Mount {
     pub fn lock(&self, ino: Ino) -> bool {
         let handle = HandleId(ino.0);
         let (kind, mode, range) = (LockKind::Record, LockMode::Exclusive, LockRange::WHOLE);
-        let call = LockCall { ino, handle, kind, owner: 1, range, mode, pid: 1 };
+        let call = LockCall { ino, handle, kind, owner: 1, range, mode, pid: 1, call: ino.0 };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(self.remote.clone().lock(call, false, Box::pin(std::future::pending()))).is_ok()
     }
