@@ -13,7 +13,11 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
     },
+    time::Duration,
 };
+
+/// Far below a lease.
+const MOMENT: Duration = Duration::from_secs(5);
 
 #[test]
 fn what_programs_do_goes_on() {
@@ -154,17 +158,18 @@ fn each_sees_what_the_other_has_closed() {
                 let (from, to) = (round as usize % 2, (round as usize + 1) % 2);
                 let wanted = noise(round, 1 + (round as usize * 7919) % 150_000);
                 fs::write(paths[from].join("f"), &wanted).unwrap();
-                assert_eq!(fs::metadata(paths[to].join("f")).unwrap().size(), wanted.len() as u64, "round {round}");
+                assert!(fs::read(paths[to].join("f")).unwrap() == wanted, "round {round}");
+                // A moment after the change: what the kernel was not told it would believe for a lease.
                 let mut found = vec![0; wanted.len()];
-                File::open(paths[to].join("f")).unwrap();
-                kept[to].read_exact_at(&mut found, 0).unwrap();
-                assert!(found == wanted, "round {round}");
+                wait_for("the bytes", MOMENT, || kept[to].read_exact_at(&mut found, 0).is_ok() && found == wanted);
+                let has_length = || fs::metadata(paths[to].join("f")).unwrap().size() == wanted.len() as u64;
+                wait_for("the length", MOMENT, has_length);
                 let name = format!("name-{round}");
                 assert!(!paths[to].join(&name).exists());
                 fs::write(paths[from].join(&name), "x").unwrap();
-                assert!(paths[to].join(&name).exists(), "round {round}");
+                wait_for("the name", MOMENT, || paths[to].join(&name).exists());
                 fs::remove_file(paths[to].join(&name)).unwrap();
-                assert!(!paths[from].join(&name).exists(), "round {round}");
+                wait_for("the name to be gone", MOMENT, || !paths[from].join(&name).exists());
                 rounds.store(round + 1, SeqCst);
             }
         })
