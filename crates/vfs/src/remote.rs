@@ -48,6 +48,13 @@ const LATER_MAX: usize = 16 << 10;
 /// Told, on a thread that may wait, what this mount may no longer believe, when it has lost track of what others did.
 pub type OnLost = Box<dyn Fn(Vec<Invalidation>) + Send + Sync>;
 
+/// Who is told what is no longer to be believed; what came before there was anybody.
+#[derive(Default)]
+struct Hearer {
+    tell: Option<OnLost>,
+    untold: Vec<Invalidation>,
+}
+
 /// See the module.
 pub struct Remote {
     link: Arc<dyn Link>,
@@ -64,7 +71,7 @@ pub struct Remote {
     released: Mutex<Vec<Ino>>,
     /// Files that were read, and when: told in the background.
     read: Mutex<HashMap<Ino, Timestamp>>,
-    on_lost: Mutex<Option<OnLost>>,
+    on_lost: Mutex<Hearer>,
     locks: locks::Book,
     /// Files of which writes were dropped that were made under locks which are lost.
     dropped: Mutex<lost::Lost>,
@@ -111,9 +118,14 @@ impl Remote {
         remote
     }
 
-    /// Whom to tell when track is lost.
+    /// Whom to tell when track is lost, at once if it was. To be called on a thread that may wait.
     pub fn on_lost(&self, tell: OnLost) {
-        *self.on_lost.lock() = Some(tell);
+        let mut hearer = self.on_lost.lock();
+        let untold = std::mem::take(&mut hearer.untold);
+        if !untold.is_empty() {
+            tell(untold);
+        }
+        hearer.tell = Some(tell);
     }
 
     /// Takes a push: nothing that it names is believed here any more when this returns. What it gives back is for those who keep
@@ -143,8 +155,10 @@ impl Remote {
 
     /// Those who keep copies of their own believe this no more.
     fn tell_lost(&self, items: Vec<Invalidation>) {
-        if let Some(tell) = &*self.on_lost.lock() {
-            tell(items);
+        let mut hearer = self.on_lost.lock();
+        match &hearer.tell {
+            Some(tell) => tell(items),
+            None => hearer.untold.extend(items),
         }
     }
 
