@@ -28,8 +28,11 @@ fn it_is_the_same_to_the_server() {
     }
     // After a restart of the server as well.
     rig.restart();
-    a.keep();
-    b.keep();
+    for mount in [&a, &b] {
+        mount.run(|mount| mount.usage()).unwrap();
+        // What it holds is said again.
+        mount.keep();
+    }
     assert!(!b.lock(file));
     // A process that was killed holds nothing.
     let a = rig.mount_killed(a);
