@@ -8,14 +8,14 @@ use sluice_base::{
     disk::{Disk, MemoryDisk},
     limits::SEGMENT_BYTES,
 };
-use sluice_fuse::{HandOver, Negotiated};
+use sluice_fuse::{HandOver, Negotiated, Parked};
 use sluice_join::methods::{Report, Unstored, encode_pieces};
 use sluice_journal::{Class, Journal, SEGMENT_HEADER_BYTES};
 use sluice_meta::{
     Attachment, Caller, DataChange, Namespace, NewNode, SizeChange, XattrMode,
     extent::{Extent, FileExtents, Place},
     records::{Claimed, DirStat, Dirent, Inode, ObjectRecord, ObjectState, SessionRecord, Usage, mode},
-    rpc::{Body, Extents, Name, message::*},
+    rpc::{AssertedLock, Body, Extents, LockKind, LockMode, LockRange, Name, message::*},
     store::{MemoryLog, MemoryTables, MetaStore, Options},
 };
 use sluice_node::{
@@ -27,6 +27,7 @@ use sluice_object::{
     format::{ObjectTable, SegmentEntry, encode_tail},
 };
 use sluice_store::{ScrubOptions, SegmentSum, SlotLocation};
+use sluice_vfs::remote::{BookState, KnownNames, LockedHandle, Losses, SessionState};
 use sluice_vfs::{DataNote, HandleId, OpenDir, OpenFile, OpenState, Orphan, Piece};
 use sluice_wire::{Payload, PushNumber, RefusalCode, RequestId, Welcome};
 use std::{path::Path, sync::Arc, time::Duration};
@@ -121,8 +122,34 @@ fn hand_overs() -> Vec<(&'static str, Vec<u8>)> {
         orphans: vec![Orphan { ino: Ino(9), forgotten: false }, Orphan { ino: Ino(12), forgotten: true }],
         lost: true,
     };
-    let of = |open| HandOver { negotiated, open }.encode();
-    vec![("nothing_open", of(OpenState::default())), ("some_open", of(open))]
+    let of = |open, parked, served| HandOver { negotiated, open, parked, served }.encode();
+    let waits = Parked { channel: 1, interrupted: false, request: vec![88; 88] };
+    vec![
+        ("nothing_open", of(OpenState::default(), Vec::new(), None)),
+        ("some_open", of(open.clone(), Vec::new(), None)),
+        ("served", of(open, vec![waits], Some(session()))),
+    ]
+}
+
+/// A session with a lock, a loss, and names that the kernel knows.
+fn session() -> SessionState {
+    let (kind, range) = (LockKind::Record, LockRange::new(3, 9).expect("a range"));
+    let lock = AssertedLock { ino: Ino(9), kind, owner: 5, range, mode: LockMode::Exclusive, pid: 7 };
+    let handle = LockedHandle { handle: HandleId(4), ino: Ino(9), closing: false, owners: vec![(kind, 5)] };
+    SessionState {
+        session: SessionId(3),
+        epoch: 1,
+        life: 2,
+        lease_ms: 15_000,
+        number: 1000,
+        pushes: 20,
+        held: vec![Ino::ROOT, Ino(9)],
+        released: vec![Ino(10)],
+        lost: Losses { inos: vec![Ino(9)], others: false },
+        dropped: Losses { inos: Vec::new(), others: true },
+        locks: BookState { locks: vec![lock], handles: vec![handle], lost: vec![HandleId(1)], attempts: 40 },
+        known: vec![KnownNames { ino: Ino::ROOT, names: vec![b"a".as_slice().into(), b"name".as_slice().into()] }],
+    }
 }
 
 fn values() -> Vec<(&'static str, Vec<u8>)> {

@@ -106,8 +106,19 @@ impl Mount {
     /// When it does not, or the former process does not end with 0.
     #[track_caller]
     pub fn hand_over_to(&mut self, next: Successor) {
-        let served = next.served();
-        let (child, log_start) = served.unwrap_or_else(|log| panic!("the successor gave up: {log}"));
+        self.try_hand_over_to(next).unwrap_or_else(|log| panic!("the successor gave up: {log}"));
+    }
+
+    /// The same, or what the process said that gave up.
+    ///
+    /// # Errors
+    /// What it said.
+    ///
+    /// # Panics
+    /// When the former process does not end with 0.
+    #[track_caller]
+    pub fn try_hand_over_to(&mut self, next: Successor) -> Result<(), String> {
+        let (child, log_start) = next.served()?;
         let mut former = self.become_of(child, log_start).expect("running");
         let mut status = None;
         wait_for("the former process to end", LIMIT, || {
@@ -115,6 +126,7 @@ impl Mount {
             status.is_some()
         });
         assert!(status.expect("ended").success(), "the former process: {status:?}");
+        Ok(())
     }
 
     /// Whether `next` serves the mount, whose process was killed; it ended by itself if not.

@@ -8,7 +8,7 @@ mod scrub;
 mod server;
 mod warm;
 
-pub use hand_over::Taken;
+pub use hand_over::{HeirCache, Served, Taken};
 pub use listen::{Asker, Socket};
 pub use node::NodeServer;
 pub use server::{Ending, Server};
@@ -61,6 +61,9 @@ pub enum Ask {
         mountpoint: String,
         /// He will have a cache.
         has_cache: bool,
+        /// Where it is, if that is for him to say.
+        #[serde(default)]
+        cache_dir: Option<PathBuf>,
     },
 }
 
@@ -118,7 +121,7 @@ pub enum Told {
         /// It is complete.
         over: bool,
     },
-    /// The state of the mount comes next, and its device with it.
+    /// The state of the mount comes next, and its device with it, and further channels of that.
     HandingOver {
         /// Length of the state.
         bytes: u64,

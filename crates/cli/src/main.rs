@@ -25,6 +25,7 @@ mod running;
 mod scrub;
 mod serve;
 mod status;
+mod takeover;
 mod umount;
 mod units;
 mod up;

@@ -11,8 +11,7 @@ use crate::{
     volume::Volume,
 };
 use anyhow::anyhow;
-use rustix::fd::OwnedFd;
-use sluice_fuse::{Config, MountOptions, Negotiated, ServeOptions, Session, StartError, VfsHandler};
+use sluice_fuse::{Config, LeftMount, MountOptions, ServeOptions, Session, StartError, VfsHandler};
 use sluice_join::Work;
 use sluice_vfs::{Parts, Settings, Vfs};
 use std::{path::Path, sync::Arc, time::Duration};
@@ -52,7 +51,7 @@ impl Running {
         Self { vfs: work.vfs.clone(), work, _lock: lock }
     }
 
-    /// Mounts, or goes on with a mount of which a device and what INIT agreed on were `taken` over; the second value becomes true when
+    /// Mounts, or goes on with a mount that was `taken` over; the second value becomes true when
     /// the mount is gone.
     pub fn mount(
         &self,
@@ -60,7 +59,7 @@ impl Running {
         options: ServeOptions,
         reading: &ReadingArgs,
         mountpoint: &Path,
-        taken: Option<(OwnedFd, Negotiated)>,
+        taken: Option<LeftMount>,
         runtime: &Runtime,
     ) -> anyhow::Result<(Arc<Session>, watch::Receiver<bool>)> {
         let (ended, has_ended) = watch::channel(false);
@@ -127,12 +126,12 @@ pub async fn until_the_end(
     };
     tokio::spawn(heed_signals(Signals::take()?, mount.clone(), ending.clone()));
     let _ = has_ended.wait_for(|ended| *ended).await;
-    ending.wanted.send_replace(true);
     if mount.has_left() {
         // Programs wait: what is left to store, and what has no name, is the next process's.
         note!("{what} goes on in the process that took it over");
         return Ok(watchers);
     }
+    ending.wanted.send_replace(true);
     // With the kernel's references gone, what has no name has no user: it is not worth storing.
     let last = vfs.clone();
     let _ = tokio::task::spawn_blocking(move || last.reclaim_rest()).await;

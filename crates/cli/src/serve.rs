@@ -145,7 +145,8 @@ fn serve(args: &ServeArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<Exit
         let source =
             VolumeSource { role: "server", vfs: watched, probe, mount: None, lease: None, service: service_known };
         let _monitor = metrics.serve(source);
-        let server = Server { vfs, mount: None, server: address, service: known, dir, config, ending: Arc::default() };
+        let (mount, served, cache_dir, ending) = (None, None, dir.join("cache"), Arc::default());
+        let server = Server { vfs, mount, server: address, service: known, dir, cache_dir, served, config, ending };
         let asked = server.clone();
         service.answer_status_with(move || serde_json::to_vec(&asked.status()).unwrap_or_default());
         let (drained, _watchers) = server.listen(&socket)?;

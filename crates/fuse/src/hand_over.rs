@@ -3,10 +3,15 @@
 //!
 //! The kernel's side of a mount lives as long as a descriptor of its device does, whoever has it. The kernel asks by inode number and
 //! handle, keeps locks, pages and names itself, and waits for its answers in silence: so it is enough that no request is under way
-//! ([`crate::Session::pause`]), and that the next process knows what INIT agreed on and what the handles mean.
+//! ([`crate::Session::pause`]), and that the next process knows what INIT agreed on and what the handles mean. Where others mount the volume too, it
+//! goes on with the session at their server, and asks again what waits for others' locks.
+
+mod served;
 
 use crate::init::{Negotiated, TRANSFER_MAX};
+use crate::later::Parked;
 use sluice_base::Ino;
+use sluice_vfs::remote::SessionState;
 use sluice_vfs::{HandleId, OpenDir, OpenFile, OpenState, Orphan};
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -18,13 +23,19 @@ pub struct HandOver {
     pub negotiated: Negotiated,
     /// What programs have open.
     pub open: OpenState,
+    /// Requests that wait for locks.
+    pub parked: Vec<Parked>,
+    /// The session of a mount of a served volume.
+    pub served: Option<SessionState>,
 }
 
 /// Bytes that are no state of a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HandOverError {
     /// Another layout.
-    #[error("the state of the mount is in format {found}, this binary knows {FORMAT}: take a newer one")]
+    #[error(
+        "the state of the mount is in format {found}, this binary knows {FORMAT}: `sluice umount` it, then mount it again"
+    )]
     Format {
         /// Of the bytes.
         found: u32,
@@ -34,9 +45,9 @@ pub enum HandOverError {
     Damaged,
 }
 
-/// The newest layout, which is written; older ones are read too.
-pub const FORMAT: u32 = 1;
-/// The longest state: 3.9 million open files.
+/// The layout, which is written and read.
+pub const FORMAT: u32 = 2;
+/// The longest state: 3.9 million open files, or some 2 million names that the kernel knows.
 pub const BYTES_MAX: u64 = 64 << 20;
 
 const MAGIC: [u8; 4] = *b"SLHO";
@@ -61,7 +72,7 @@ layout! {
 impl HandOver {
     /// As bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let Self { negotiated, open } = self;
+        let Self { negotiated, open, parked, served } = self;
         let count = |len: usize| U64::new(len as u64);
         let header = Header {
             minor: negotiated.minor.into(),
@@ -86,6 +97,7 @@ impl HandOver {
         for Orphan { ino, forgotten } in &open.orphans {
             out.extend_from_slice(OrphanWire { ino: ino.0.into(), forgotten: u8::from(*forgotten) }.as_bytes());
         }
+        served::encode(parked, served.as_ref(), &mut out);
         out
     }
 
@@ -93,14 +105,14 @@ impl HandOver {
     pub fn decode(bytes: &[u8]) -> Result<Self, HandOverError> {
         let (prefix, rest) = Prefix::ref_from_prefix(bytes).map_err(|_| HandOverError::Damaged)?;
         match (prefix.magic, prefix.format.get()) {
-            (MAGIC, FORMAT) => decode_1(rest).ok_or(HandOverError::Damaged),
+            (MAGIC, FORMAT) => decode_2(rest).ok_or(HandOverError::Damaged),
             (MAGIC, found) => Err(HandOverError::Format { found }),
             _ => Err(HandOverError::Damaged),
         }
     }
 }
 
-fn decode_1(bytes: &[u8]) -> Option<HandOver> {
+fn decode_2(bytes: &[u8]) -> Option<HandOver> {
     let (header, rest) = Header::ref_from_prefix(bytes).ok()?;
     let negotiated = Negotiated {
         minor: header.minor.get(),
@@ -124,7 +136,8 @@ fn decode_1(bytes: &[u8]) -> Option<HandOver> {
         && dirs.is_sorted_by(|a, b| a.handle < b.handle)
         && orphans.is_sorted_by(|a, b| a.ino < b.ino);
     let open = OpenState { files, dirs, orphans, lost: truth(header.lost.get())? };
-    (in_order && rest.is_empty()).then_some(HandOver { negotiated, open })
+    let (parked, served) = served::decode(rest)?;
+    in_order.then_some(HandOver { negotiated, open, parked, served })
 }
 
 /// The next `count` values, and what is behind them.
@@ -154,6 +167,43 @@ fn truth(number: u32) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use sluice_base::SessionId;
+    use sluice_meta::rpc::{AssertedLock, LockKind, LockMode, LockRange};
+    use sluice_vfs::remote::{BookState, KnownNames, LockedHandle, Losses};
+
+    fn session() -> SessionState {
+        let lock = AssertedLock {
+            ino: Ino(9),
+            kind: LockKind::Flock,
+            owner: u64::MAX,
+            range: LockRange::WHOLE,
+            mode: LockMode::Shared,
+            pid: 3,
+        };
+        let handle = LockedHandle {
+            handle: HandleId(3),
+            ino: Ino(9),
+            closing: true,
+            owners: vec![(LockKind::Record, 5), (LockKind::Flock, u64::MAX)],
+        };
+        SessionState {
+            session: SessionId(4),
+            epoch: 2,
+            life: 3,
+            lease_ms: 15_000,
+            number: 77,
+            pushes: 78,
+            held: vec![Ino(1), Ino(9)],
+            released: vec![Ino(8)],
+            lost: Losses { inos: vec![Ino(5)], others: true },
+            dropped: Losses::default(),
+            locks: BookState { locks: vec![lock], handles: vec![handle], lost: vec![HandleId(1)], attempts: 12 },
+            known: vec![
+                KnownNames { ino: Ino(1), names: vec![b"a".as_slice().into(), b"b".as_slice().into()] },
+                KnownNames { ino: Ino(2), names: Vec::new() },
+            ],
+        }
+    }
 
     fn state() -> HandOver {
         let negotiated = Negotiated { minor: 45, flags: u64::MAX, max_write: 1 << 20, max_readahead: 7 };
@@ -164,13 +214,15 @@ mod tests {
             orphans: vec![Orphan { ino: Ino(9), forgotten: false }, Orphan { ino: Ino(12), forgotten: true }],
             lost: true,
         };
-        HandOver { negotiated, open }
+        let parked = vec![Parked { channel: 1, interrupted: true, request: vec![7; 88] }];
+        HandOver { negotiated, open, parked, served: Some(session()) }
     }
 
     #[test]
     fn what_is_written_is_read() {
         let empty = HandOver { open: OpenState::default(), ..state() };
-        for state in [state(), empty] {
+        let alone = HandOver { served: None, parked: Vec::new(), ..state() };
+        for state in [state(), empty, alone] {
             assert_eq!(HandOver::decode(&state.encode()), Ok(state));
         }
     }
@@ -182,8 +234,8 @@ mod tests {
         let longer = [&bytes[..], &[0]].concat();
         assert_eq!(HandOver::decode(&longer), Err(HandOverError::Damaged));
         let mut newer = bytes.clone();
-        newer[4] = 2;
-        assert_eq!(HandOver::decode(&newer), Err(HandOverError::Format { found: 2 }));
+        newer[4] = 3;
+        assert_eq!(HandOver::decode(&newer), Err(HandOverError::Format { found: 3 }));
         let mut unordered = state();
         unordered.open.files.swap(0, 1);
         assert_eq!(HandOver::decode(&unordered.encode()), Err(HandOverError::Damaged));

@@ -83,19 +83,27 @@ struct Ticket {
     inbox: Arc<Inbox>,
     waiting: Arc<Waiting>,
     unique: u64,
-    outcome: LateReply,
+    /// Nothing, when somebody else answers.
+    outcome: Option<LateReply>,
 }
 
 impl Ticket {
     fn settle(mut self, outcome: LateReply) {
-        self.outcome = outcome;
+        self.outcome = Some(outcome);
+    }
+
+    fn give_back(mut self, park: impl FnOnce()) {
+        self.outcome = None;
+        // First, so that it is not known when it is asked again.
+        self.waiting.leave(self.unique);
+        park();
     }
 }
 
 impl Drop for Ticket {
     fn drop(&mut self) {
+        let Some(outcome) = self.outcome.take() else { return };
         self.waiting.leave(self.unique);
-        let outcome = std::mem::replace(&mut self.outcome, Err(Errno::EIO));
         self.inbox.push(Completion { unique: self.unique, outcome });
     }
 }
@@ -126,31 +134,47 @@ pub(crate) fn spawn(
 ) {
     let interrupted = waiting.enter(unique);
     let (inbox, waiting) = (Arc::clone(inbox), Arc::clone(waiting));
-    let ticket = Ticket { inbox, waiting, unique, outcome: Err(Errno::EIO) };
+    let ticket = Ticket { inbox, waiting, unique, outcome: Some(Err(Errno::EIO)) };
     runtime.spawn(async move {
         let outcome = with_grace(future, interrupted, grace).await;
         ticket.settle(outcome);
     });
 }
 
-/// Runs what `begin` makes to its end, which it hastens when it is interrupted.
+/// A request that waits for as long as it takes and is answered by whoever goes on with the mount, or by this process later.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Parked {
+    /// Which of the channels that are handed over it came through: only there an answer to it is taken.
+    pub channel: u16,
+    /// Its caller got a signal.
+    pub interrupted: bool,
+    /// As the kernel sent it.
+    pub request: Vec<u8>,
+}
+
+/// Runs what `begin` makes to its end, which it hastens when it is interrupted; or, when that is to be put aside, drops it and gives
+/// `park` the request.
 pub(crate) fn spawn_interruptible(
     runtime: &tokio::runtime::Handle,
     begin: Interruptible,
     unique: u64,
     (inbox, waiting): (&Arc<Inbox>, &Arc<Waiting>),
+    park: impl FnOnce() + Send + 'static,
 ) {
-    let interrupted = waiting.enter(unique);
+    let (interrupted, parked) = waiting.enter_patient(unique);
     let (inbox, waiting) = (Arc::clone(inbox), Arc::clone(waiting));
-    let ticket = Ticket { inbox, waiting, unique, outcome: Err(Errno::EIO) };
+    let ticket = Ticket { inbox, waiting, unique, outcome: Some(Err(Errno::EIO)) };
     let interrupted = Box::pin(async move {
         if interrupted.await.is_err() {
             std::future::pending().await
         }
     });
     runtime.spawn(async move {
-        let outcome = begin(interrupted).await;
-        ticket.settle(outcome);
+        tokio::select! {
+            biased;
+            outcome = begin(interrupted) => ticket.settle(outcome),
+            Ok(()) = parked => ticket.give_back(park),
+        }
     });
 }
 

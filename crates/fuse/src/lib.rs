@@ -44,6 +44,7 @@ pub use device::Backings;
 pub use hand_over::{BYTES_MAX as HAND_OVER_BYTES_MAX, FORMAT as HAND_OVER_FORMAT, HandOver, HandOverError};
 pub use handler::{Answer, Handler, Interrupted, Interruptible, LateReply};
 pub use init::{InitError, Negotiated};
+pub use later::Parked;
 pub use mount::{MountError, MountOptions, unmount};
 pub use notify::{Notifier, NotifyError};
 pub use pipes::Transfer;
@@ -51,4 +52,4 @@ pub use reply::{Attr, Body, DirBuffer, DirPlusBuffer, Entry, Reply, ReplyBuffer,
 pub use request::{Malformed, Operation, Request, SetAttr, SetTime};
 pub use ring::RingOptions;
 pub use serve::{PassthroughOptions, ServeOptions, VfsHandler};
-pub use session::{Config, PauseError, Paused, Session, StartError};
+pub use session::{CHANNELS_MAX, Config, LeftMount, PauseError, Paused, Session, StartError};

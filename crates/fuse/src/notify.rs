@@ -9,7 +9,10 @@ use crate::device::Device;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicUsize,
+    Ordering::{Relaxed, SeqCst},
+};
 use std::time::Duration;
 use std::{io, thread};
 use tokio::sync::{mpsc, oneshot};
@@ -21,6 +24,8 @@ pub struct Notifier {
     queue: mpsc::Sender<Notice>,
     /// Held while the kernel is told.
     telling: Arc<Mutex<()>>,
+    /// Notifications that the kernel has not been told of.
+    untold: Arc<AtomicUsize>,
 }
 
 /// A notification that was not queued.
@@ -72,10 +77,19 @@ impl Notifier {
     }
 
     fn send(&self, notice: Notice) -> Result<(), NotifyError> {
-        self.queue.try_send(notice).map_err(|error| match error {
-            mpsc::error::TrySendError::Full(_) => NotifyError::Full,
-            mpsc::error::TrySendError::Closed(_) => NotifyError::Gone,
+        self.untold.fetch_add(1, SeqCst);
+        self.queue.try_send(notice).map_err(|error| {
+            self.untold.fetch_sub(1, SeqCst);
+            match error {
+                mpsc::error::TrySendError::Full(_) => NotifyError::Full,
+                mpsc::error::TrySendError::Closed(_) => NotifyError::Gone,
+            }
         })
+    }
+
+    /// Whether something is queued that the kernel was not told yet.
+    pub(crate) fn has_more(&self) -> bool {
+        self.untold.load(SeqCst) > 0
     }
 
     /// As long as this is held, nothing is told, and nobody is in the kernel. `None` when that is not so within `limit`: the kernel may wait
@@ -93,15 +107,19 @@ impl Notifier {
 /// Starts the thread with a queue of `capacity`. It ends on [`Notifier::stop`] or once `ended` is set.
 pub(crate) fn start(device: Arc<Device>, capacity: usize, ended: Arc<AtomicBool>) -> io::Result<Notifier> {
     let (queue, mut receiver) = mpsc::channel(capacity.max(1));
-    let notifier = Notifier { queue, telling: Arc::default() };
-    let telling = notifier.telling.clone();
+    let notifier = Notifier { queue, telling: Arc::default(), untold: Arc::default() };
+    let (telling, untold) = (notifier.telling.clone(), notifier.untold.clone());
     thread::Builder::new().name("sluice-fuse-note".into()).spawn(move || {
         while let Some(notice) = receiver.blocking_recv() {
             let _turn = telling.lock();
             if ended.load(Relaxed) || matches!(notice, Notice::Stop) {
                 break;
             }
+            let is_news = !matches!(notice, Notice::Flush(_));
             tell(&device, notice);
+            if is_news {
+                untold.fetch_sub(1, SeqCst);
+            }
         }
     })?;
     Ok(notifier)

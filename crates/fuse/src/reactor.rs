@@ -11,8 +11,8 @@ use crate::channel::{Channel, DeviceChannel, Next, sound};
 use crate::companion::{Asked, Companion, Outgoing, Sent, Taken};
 use crate::counters::{Class, Counters, add};
 use crate::device::{Device, PIECES_MAX, Written};
-use crate::handler::{Answer, LateReply};
-use crate::later::{self, Completion, Inbox};
+use crate::handler::{Answer, Interruptible, LateReply};
+use crate::later::{self, Completion, Inbox, Parked};
 use crate::memory::PageBuffer;
 use crate::pause::Pause;
 use crate::pipes::Pipes;
@@ -21,15 +21,16 @@ use crate::request::{Malformed, Operation, Request};
 use crate::ring::Ring;
 use crate::session::Shared;
 use crate::uring::Commands;
+use parking_lot::Mutex;
 use sluice_base::{Errno, allocations};
 use std::io;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{
     AtomicBool, AtomicUsize,
     Ordering::{Relaxed, SeqCst},
 };
+use std::sync::{Arc, OnceLock, Weak};
 
 /// Requests served before completions are looked at again.
 const BATCH: usize = 32;
@@ -47,6 +48,11 @@ pub(crate) struct Peer {
     /// Requests of this reactor that others answer, and how many they may be.
     pub(crate) later: AtomicUsize,
     later_max: usize,
+    /// The channel that its requests come through, unless that is a ring.
+    pub(crate) device: OnceLock<Weak<Device>>,
+    /// Requests of this channel that were put aside, to be asked again, and whether there are any.
+    parked: Mutex<Vec<Parked>>,
+    has_parked: AtomicBool,
     /// It waits for an answer itself, see `away.rs`; changed under the lock of [`Shared::running`].
     pub(crate) absent: AtomicBool,
 }
@@ -54,7 +60,27 @@ pub(crate) struct Peer {
 impl Peer {
     pub(crate) fn new(inbox: Inbox, later_max: usize) -> Self {
         let (later, absent) = (AtomicUsize::new(0), AtomicBool::new(false));
-        Self { inbox: Arc::new(inbox), counters: Counters::default(), later, later_max, absent }
+        let (device, parked, has_parked) = Default::default();
+        let (inbox, counters) = (Arc::new(inbox), Counters::default());
+        Self { inbox, counters, later, later_max, device, parked, has_parked, absent }
+    }
+
+    /// A request is put aside, until the reactor asks it again.
+    pub(crate) fn park(&self, parked: Parked) {
+        self.parked.lock().push(parked);
+        self.has_parked.store(true, SeqCst);
+    }
+
+    /// What was put aside.
+    pub(crate) fn parked(&self) -> Vec<Parked> {
+        self.parked.lock().clone()
+    }
+
+    fn take_parked(&self) -> Vec<Parked> {
+        if !self.has_parked.swap(false, SeqCst) {
+            return Vec::new();
+        }
+        std::mem::take(&mut *self.parked.lock())
     }
 
     fn has_room(&self) -> bool {
@@ -139,6 +165,7 @@ impl Reactor {
         let companion = shared.handler.companion();
         let channel = match source {
             Source::Device(device) => {
+                let _ = peer.device.set(Arc::downgrade(&device));
                 let descriptor = companion.as_ref().and_then(|companion| companion.descriptor());
                 Channel::Device(DeviceChannel::new(device, &peer.inbox, descriptor, !is_spare)?)
             }
@@ -167,6 +194,7 @@ impl Reactor {
     pub(crate) fn run(&mut self) {
         while !self.shared.stop.load(SeqCst) {
             self.answer_completed();
+            self.ask_again();
             let turn = if self.takes_requests() { self.serve_batch() } else { Turn::Idle };
             self.companion_is_ready |= self.channel.take_events(&self.peer.inbox);
             self.go_on();
@@ -179,6 +207,22 @@ impl Reactor {
                 tracing::error!(%error, "a FUSE reactor cannot wait for requests and ends the session");
                 break;
             }
+        }
+    }
+
+    /// Serves what was put aside, in the order in which it came.
+    fn ask_again(&mut self) {
+        if !self.peer.has_parked.load(Relaxed) || self.shared.pause.is_wanted() {
+            return;
+        }
+        for Parked { request, interrupted, .. } in self.peer.take_parked() {
+            let place = READ_START..READ_START + request.len();
+            let Some(buffer) = self.requests.bytes_mut().get_mut(place.clone()) else { continue };
+            buffer.copy_from_slice(&request);
+            if let Some(unique) = Request::parse(&request).ok().map(|request| request.unique).filter(|_| interrupted) {
+                self.shared.waiting.add_early(unique);
+            }
+            self.serve(place);
         }
     }
 
@@ -251,6 +295,7 @@ impl Reactor {
     fn conclude(&mut self, unique: u64, place: Range<usize>, answer: Answer) -> Written {
         match answer {
             Answer::Away => self.wait_for(unique, place),
+            Answer::Interruptible(begin) => self.begin_patient(unique, place, begin),
             answer => self.finish(unique, answer),
         }
     }
@@ -338,16 +383,30 @@ impl Reactor {
                 later::begin(&self.shared, &self.peer, unique, future, false);
                 Written::Taken
             }
-            // As where there are too many locks: fcntl(2), flock(2).
-            Answer::Interruptible(_) if !self.channel.may_be_patient() => self.write(unique, Errno::ENOLCK.0),
-            Answer::Interruptible(begin) => {
-                add(&self.peer.counters.later);
-                self.peer.later.fetch_add(1, SeqCst);
-                let shared = &self.shared;
-                later::spawn_interruptible(&shared.runtime, begin, unique, (&self.peer.inbox, &shared.waiting));
-                Written::Taken
-            }
+            // Only a request itself may be patient, not what it becomes.
+            Answer::Interruptible(_) => self.write(unique, Errno::EIO.0),
         }
+    }
+
+    /// Has a task answer the request at `place` in the buffer, which may take for ever.
+    fn begin_patient(&mut self, unique: u64, place: Range<usize>, begin: Interruptible) -> Written {
+        if !self.channel.may_be_patient() {
+            // As where there are too many locks: fcntl(2), flock(2).
+            return self.write(unique, Errno::ENOLCK.0);
+        }
+        add(&self.peer.counters.later);
+        self.peer.later.fetch_add(1, SeqCst);
+        let request = self.requests.bytes()[place].to_vec();
+        let (shared, peer) = (Arc::clone(&self.shared), Arc::clone(&self.peer));
+        let park = move || {
+            peer.park(Parked { channel: 0, interrupted: false, request });
+            peer.later_ended(&shared.pause);
+            // The pause may be over already.
+            peer.inbox.wake();
+        };
+        let route = (&self.peer.inbox, &self.shared.waiting);
+        later::spawn_interruptible(&self.shared.runtime, begin, unique, route, park);
+        Written::Taken
     }
 
     fn refuse(&mut self, error: Malformed) -> Written {

@@ -169,8 +169,8 @@ impl VfsHandler {
                 self.vfs.namespace().publish(ino)?;
                 Ok(Answer::Done)
             }
-            Operation::SetLk { lock, wait } => self.set_lock(ino, lock, wait),
-            Operation::GetLk(lock) => self.test_lock(ino, lock),
+            Operation::SetLk { lock, wait } => self.set_lock(request.unique, ino, lock, wait),
+            Operation::GetLk(lock) => self.test_lock(request.unique, ino, lock),
             Operation::Fsync { .. } => {
                 self.vfs.namespace().publish(ino)?;
                 self.vfs.namespace().sync(Some(ino))?;

@@ -2,7 +2,7 @@
 
 mod paused;
 
-pub use paused::{PauseError, Paused};
+pub use paused::{CHANNELS_MAX, PauseError, Paused};
 
 use crate::abi::MIN_READ_BUFFER;
 use crate::abi::flags::init as flag;
@@ -10,7 +10,7 @@ use crate::counters::Counts;
 use crate::device::{Backings, Device, Written};
 use crate::handler::Handler;
 use crate::init::{InitError, Negotiated, negotiate};
-use crate::later::Inbox;
+use crate::later::{Inbox, Parked};
 use crate::mount::{self, MountError, MountOptions, Mounted};
 use crate::notify::{self, Notifier};
 use crate::pause::Pause;
@@ -140,6 +140,16 @@ pub struct Session {
     threads: Vec<JoinHandle<()>>,
 }
 
+/// A mount that another process has served until now.
+pub struct LeftMount {
+    /// Its device, and further channels of it.
+    pub devices: Vec<OwnedFd>,
+    /// What INIT agreed on.
+    pub negotiated: Negotiated,
+    /// Requests that are to be asked again, each through its channel.
+    pub parked: Vec<Parked>,
+}
+
 /// What the threads of a session share.
 pub(crate) struct Shared {
     pub(crate) handler: Arc<dyn Handler>,
@@ -175,7 +185,8 @@ impl Session {
         let config = &Config { ring: config.ring.filter(|_| !rings.is_empty()), ..config.clone() };
         let negotiated = shake_hands(&device, config)?;
         let rings = if negotiated.flags & flag::OVER_IO_URING != 0 { rings } else { without(rings) };
-        let session = Self::serve(config, &path, (device, negotiated), rings, handler, runtime)?;
+        let devices = vec![Arc::new(device)];
+        let session = Self::serve(config, &path, (devices, negotiated), Vec::new(), rings, handler, runtime)?;
         std::mem::forget(guard);
         if let Err(error) = mount::raise_read_ahead(&path, negotiated.max_readahead / 1024) {
             tracing::info!(%error, "readahead stays at the kernel's default: raising it needs root");
@@ -183,29 +194,32 @@ impl Session {
         Ok(session)
     }
 
-    /// Serves the mount at `mountpoint` that another process has served until now: its `device`, and what INIT agreed on then. Without
-    /// rings and passthrough.
+    /// Serves the mount at `mountpoint` that another process has served until now. Without rings and passthrough.
     pub fn resume(
         config: &Config,
         mountpoint: &Path,
-        (device, negotiated): (OwnedFd, Negotiated),
+        left: LeftMount,
         handler: Arc<dyn Handler>,
         runtime: tokio::runtime::Handle,
     ) -> Result<Self, StartError> {
         let config = &Config { ring: None, passthrough: false, ..config.clone() };
-        Self::serve(config, mountpoint, (Device::adopt(device)?, negotiated), Vec::new(), handler, runtime)
+        let LeftMount { devices, negotiated, parked } = left;
+        let devices = devices.into_iter().map(|device| Ok(Arc::new(Device::adopt(device)?)));
+        let devices = devices.collect::<io::Result<Vec<_>>>()?;
+        Self::serve(config, mountpoint, (devices, negotiated), parked, Vec::new(), handler, runtime)
     }
 
     fn serve(
         config: &Config,
         path: &Path,
-        (device, negotiated): (Device, Negotiated),
+        (devices, negotiated): (Vec<Arc<Device>>, Negotiated),
+        parked: Vec<Parked>,
         rings: Vec<Commands>,
         handler: Arc<dyn Handler>,
         runtime: tokio::runtime::Handle,
     ) -> Result<Self, StartError> {
         let stop = Arc::new(AtomicBool::new(false));
-        let device = Arc::new(device);
+        let device = devices.first().cloned().ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
         let backings = (negotiated.flags & flag::PASSTHROUGH != 0).then(|| Backings(Arc::clone(&device)));
         if config.passthrough && backings.is_none() {
             tracing::warn!("this kernel has no FUSE passthrough (Linux 6.9): files are read without");
@@ -213,7 +227,7 @@ impl Session {
         handler.started(backings);
         let notifier = notify::start(Arc::clone(&device), config.notify_queue, Arc::clone(&stop))?;
         let of_device = match rings.is_empty() {
-            true => config.reactors.unwrap_or_else(|| Config::reactors_for(cores())).max(2),
+            true => config.reactors.unwrap_or_else(|| Config::reactors_for(cores())).max(2).max(devices.len()),
             false => 1,
         };
         let later_max = config.later_max.div_ceil(of_device).max(1);
@@ -224,6 +238,14 @@ impl Session {
         };
         let count = of_device + rings.len();
         let peers = (0..count).map(peer).collect::<io::Result<Vec<_>>>()?;
+        for parked in parked {
+            let channel = usize::from(parked.channel);
+            let owner = peers
+                .get(channel)
+                .filter(|_| channel < devices.len())
+                .ok_or_else(|| io::Error::from(io::ErrorKind::InvalidInput))?;
+            owner.park(parked);
+        }
         let shared = Arc::new(Shared {
             handler,
             runtime,
@@ -241,7 +263,7 @@ impl Session {
         });
         let ring_bytes = rings.iter().map(Commands::entries).sum::<usize>() * RingOptions::entry_bytes();
         // Those that were started must not serve a mount that nobody has.
-        let threads = start_reactors(&shared, &device, rings, negotiated, config).inspect_err(|_| shared.end())?;
+        let threads = start_reactors(&shared, devices, rings, negotiated, config).inspect_err(|_| shared.end())?;
         let device = Arc::downgrade(&device);
         Ok(Self { path: path.into(), device, shared, negotiated, notifier, ring_bytes, threads })
     }
@@ -403,13 +425,14 @@ fn without(rings: Vec<Commands>) -> Vec<Commands> {
 /// Returns when each of them is ready: the kernel holds all requests back until every ring is registered.
 fn start_reactors(
     shared: &Arc<Shared>,
-    device: &Arc<Device>,
+    devices: Vec<Arc<Device>>,
     rings: Vec<Commands>,
     negotiated: Negotiated,
     config: &Config,
 ) -> Result<Vec<JoinHandle<()>>, StartError> {
     let of_device = shared.peers.len() - rings.len();
-    let has_own = |index| if index == 0 { Arc::clone(device) } else { clone_or_share(device) };
+    let Some(device) = devices.first() else { return Err(io::Error::from(io::ErrorKind::InvalidInput).into()) };
+    let has_own = |index| devices.get(index).map_or_else(|| clone_or_share(device), Arc::clone);
     let mut sources: Vec<Source> = (0..of_device).map(|index| Source::Device(has_own(index))).collect();
     sources.extend(rings.into_iter().map(|ring| Source::Ring(Box::new(ring), Arc::clone(device))));
     let mut threads = Vec::with_capacity(sources.len());

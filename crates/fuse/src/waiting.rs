@@ -18,11 +18,15 @@ pub(crate) struct Waiting(Mutex<Interrupts>);
 struct Interrupts {
     known: HashMap<u64, Known>,
     early: VecDeque<u64>,
+    /// What is patient is to be put aside.
+    parking: bool,
 }
 
 enum Known {
     /// A task answers, which is told.
     Task(oneshot::Sender<()>),
+    /// A task answers that may wait for ever: it is told, or told that it is put aside, which is nothing once that was done.
+    Patient { interrupted: oneshot::Sender<()>, parked: Option<oneshot::Sender<()>> },
     /// A thread answers, which cannot be told. Somebody else may by then, this way.
     Thread { way: Way, interrupted: bool },
 }
@@ -47,6 +51,49 @@ impl Waiting {
         receiver
     }
 
+    /// A task answers `unique` that may wait for ever; the receivers tell when it was interrupted, and that somebody else will answer: not
+    /// both.
+    pub(crate) fn enter_patient(&self, unique: u64) -> (oneshot::Receiver<()>, oneshot::Receiver<()>) {
+        let ((interrupted, is_interrupted), (parked, is_parked)) = (oneshot::channel(), oneshot::channel());
+        let mut interrupts = self.0.lock();
+        if interrupts.take_early(unique) {
+            let _ = interrupted.send(());
+        } else if interrupts.parking {
+            let _ = parked.send(());
+            interrupts.known.insert(unique, Known::Patient { interrupted, parked: None });
+        } else {
+            interrupts.known.insert(unique, Known::Patient { interrupted, parked: Some(parked) });
+        }
+        (is_interrupted, is_parked)
+    }
+
+    /// From now on what is patient is put aside, unless it was interrupted; or no longer.
+    pub(crate) fn park(&self, parking: bool) {
+        let mut interrupts = self.0.lock();
+        interrupts.parking = parking;
+        for known in interrupts.known.values_mut().filter(|_| parking) {
+            if let Known::Patient { parked, .. } = known
+                && let Some(parked) = parked.take()
+            {
+                let _ = parked.send(());
+            }
+        }
+    }
+
+    /// Whether an INTERRUPT came for a request that was put aside. It counts for the next one who answers it.
+    pub(crate) fn has_early(&self, unique: u64) -> bool {
+        self.0.lock().early.contains(&unique)
+    }
+
+    /// An INTERRUPT came before the request is known.
+    pub(crate) fn add_early(&self, unique: u64) {
+        let mut interrupts = self.0.lock();
+        if interrupts.early.len() == EARLY_MAX {
+            interrupts.early.pop_front();
+        }
+        interrupts.early.push_back(unique);
+    }
+
     /// The task has its outcome.
     pub(crate) fn leave(&self, unique: u64) {
         self.0.lock().known.remove(&unique);
@@ -65,7 +112,7 @@ impl Waiting {
         let mut interrupts = self.0.lock();
         match interrupts.known.remove(&unique)? {
             Known::Thread { way, interrupted } => Some((way, interrupted)),
-            task @ Known::Task(_) => {
+            task @ (Known::Task(_) | Known::Patient { .. }) => {
                 interrupts.known.insert(unique, task);
                 None
             }
@@ -84,11 +131,14 @@ impl Waiting {
                 interrupts.known.insert(unique, Known::Thread { way, interrupted: true });
                 !interrupted
             }
-            None => {
-                if interrupts.early.len() == EARLY_MAX {
-                    interrupts.early.pop_front();
-                }
-                interrupts.early.push_back(unique);
+            Some(Known::Patient { interrupted, parked: Some(_) }) => {
+                let _ = interrupted.send(());
+                false
+            }
+            // It has been put aside by its task, or is about to be.
+            Some(Known::Patient { .. }) | None => {
+                drop(interrupts);
+                self.add_early(unique);
                 false
             }
         }
@@ -103,6 +153,23 @@ impl Waiting {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_patient_is_interrupted_or_put_aside() {
+        let waiting = Waiting::default();
+        let (mut interrupted, mut parked) = waiting.enter_patient(2);
+        waiting.interrupt(2);
+        waiting.park(true);
+        assert!(interrupted.try_recv().is_ok() && parked.try_recv().is_err());
+        let (mut interrupted, mut parked) = waiting.enter_patient(4);
+        waiting.interrupt(4);
+        assert!(interrupted.try_recv().is_err() && parked.try_recv().is_ok());
+        // It counts for whoever answers it next.
+        waiting.leave(4);
+        waiting.park(false);
+        let (mut interrupted, mut parked) = waiting.enter_patient(4);
+        assert!(interrupted.try_recv().is_ok() && parked.try_recv().is_err());
+    }
 
     #[test]
     fn early_interrupts_are_bounded() {

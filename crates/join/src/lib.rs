@@ -19,7 +19,7 @@ mod service;
 mod work;
 
 pub use lanes::NodesByThread;
-pub use link::{Callbacks, Kernel, NetLink, Peers, keep};
+pub use link::{Callbacks, Deaf, KEEP_INTERVAL, Kernel, NetLink, Peers, keep};
 pub use overview::{Overview, SessionOverview};
 pub use replayed::{Kept, Replayed};
 pub use report::Reporter;

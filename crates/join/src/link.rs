@@ -18,14 +18,14 @@ use std::{
     sync::{Arc, Weak},
     time::Duration,
 };
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedRwLockWriteGuard, RwLock, Semaphore};
 
 /// One try of a call; then it is asked again.
 const CALL_TIME: Duration = LEASE;
 /// After a call without an answer, or with one that tells to come again.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How often what nobody waits for is done, and the lease is renewed: a third of it would do.
-const KEEP_INTERVAL: Duration = Duration::from_secs(1);
+pub const KEEP_INTERVAL: Duration = Duration::from_secs(1);
 /// Answers with bytes of this mount that are made at once, up to 4 MiB each. They are not of its memory for reads: whoever asks holds room
 /// of his own, and two mounts that ask each other would wait for each other.
 const UNSTORED_MAX: usize = 2;
@@ -87,10 +87,11 @@ async fn ask(client: &Client, method: u16, body: Vec<u8>, within: Duration) -> R
     Err(LinkError::Lost(lost))
 }
 
-/// Renews the lease and does what nobody waits for.
-pub async fn keep(metadata: Arc<Remote>) {
+/// Renews the lease and does what nobody waits for, for the first time after `first`.
+pub async fn keep(metadata: Arc<Remote>, first: Duration) {
+    let mut wait = first;
     loop {
-        sluice_run::time::sleep(KEEP_INTERVAL).await;
+        sluice_run::time::sleep(std::mem::replace(&mut wait, KEEP_INTERVAL)).await;
         let work = metadata.clone();
         let kept = sluice_run::task::spawn_blocking(move || sluice_vfs::waiting(|| work.keep())).await;
         if let Ok(Err(error)) = kept {
@@ -104,11 +105,16 @@ pub async fn keep(metadata: Arc<Remote>) {
 pub struct Callbacks {
     parts: watch::Sender<Option<Started>>,
     unstored: Semaphore,
+    /// Held for reading while a push is taken.
+    pushes: Arc<RwLock<()>>,
 }
+
+/// No push is being taken, nor will one be as long as this is held: none is acked that the kernel has not been told of.
+pub struct Deaf(#[expect(dead_code, reason = "it is held")] OwnedRwLockWriteGuard<()>);
 
 impl Default for Callbacks {
     fn default() -> Self {
-        Self { parts: watch::channel(None).0, unstored: Semaphore::new(UNSTORED_MAX) }
+        Self { parts: watch::channel(None).0, unstored: Semaphore::new(UNSTORED_MAX), pushes: Arc::default() }
     }
 }
 
@@ -131,6 +137,11 @@ impl Callbacks {
         let kernel = started.kernel.clone();
         metadata.on_locked(Box::new(move || kernel.settled()));
         self.parts.send_replace(Some(started));
+    }
+
+    /// Takes no more pushes, once those are taken that have come.
+    pub async fn fall_deaf(&self) -> Deaf {
+        Deaf(self.pushes.clone().write_owned().await)
     }
 
     /// Waits for the start; whoever asks has a deadline, and for a push that is not acked others wait no longer than the lease.
@@ -164,6 +175,7 @@ impl sluice_net::Callbacks for Callbacks {
             return;
         };
         let Some(parts) = self.started().await else { return };
+        let _turn = self.pushes.read().await;
         let Some(metadata) = parts.metadata.upgrade() else { return };
         if Bug::PushIgnored.is_planted() {
             return;

@@ -222,7 +222,7 @@ impl Files {
         self.shard(ino).lock().entry(ino).or_insert_with(|| Entry::new(ino)).orphaned = true;
     }
 
-    /// Those without a name, in the order of their numbers.
+    /// Those without a name, in the order of their numbers, also those that are left by everybody and not taken yet.
     pub fn orphans(&self) -> Vec<Orphan> {
         let mut all = Vec::new();
         for shard in &self.shards {
@@ -230,7 +230,9 @@ impl Files {
             let orphaned = shard.iter().filter(|(_, entry)| entry.orphaned);
             all.extend(orphaned.map(|(ino, entry)| Orphan { ino: *ino, forgotten: entry.forgotten }));
         }
+        all.extend(self.left.lock().iter().map(|ino| Orphan { ino: *ino, forgotten: true }));
         all.sort_by_key(|orphan| orphan.ino);
+        all.dedup_by_key(|orphan| orphan.ino);
         all
     }
 

@@ -9,6 +9,7 @@ mod again;
 mod cache;
 mod calls;
 mod doubt;
+mod hand_over;
 mod locks;
 mod lost;
 mod metadata;
@@ -18,7 +19,9 @@ mod retained;
 mod session;
 
 pub use calls::{Link, LinkError, Session};
-pub use locks::{LockCall, OnLocked};
+pub use hand_over::{KnownNames, SessionState, Silent};
+pub use locks::{BookState, LockCall, LockedHandle, OnLocked};
+pub use lost::Losses;
 pub use publish::unstored;
 pub use session::take_up;
 
@@ -45,6 +48,13 @@ const LATER_MAX: usize = 16 << 10;
 /// Told, on a thread that may wait, what this mount may no longer believe, when it has lost track of what others did.
 pub type OnLost = Box<dyn Fn(Vec<Invalidation>) + Send + Sync>;
 
+/// Who is told what is no longer to be believed; what came before there was anybody.
+#[derive(Default)]
+struct Hearer {
+    tell: Option<OnLost>,
+    untold: Vec<Invalidation>,
+}
+
 /// See the module.
 pub struct Remote {
     link: Arc<dyn Link>,
@@ -61,12 +71,13 @@ pub struct Remote {
     released: Mutex<Vec<Ino>>,
     /// Files that were read, and when: told in the background.
     read: Mutex<HashMap<Ino, Timestamp>>,
-    on_lost: Mutex<Option<OnLost>>,
+    on_lost: Mutex<Hearer>,
     locks: locks::Book,
     /// Files of which writes were dropped that were made under locks which are lost.
     dropped: Mutex<lost::Lost>,
     /// Since when, and why, the server does not answer.
     silence: Mutex<Option<(Duration, String)>>,
+    gate: hand_over::Gate,
 }
 
 impl Remote {
@@ -79,6 +90,12 @@ impl Remote {
         clock: Arc<dyn Clock>,
         boot: [u8; 16],
     ) -> Result<Self> {
+        let remote = Self::of(link, session, own, clock);
+        remote.recover(boot)?;
+        Ok(remote)
+    }
+
+    fn of(link: Arc<dyn Link>, session: Session, own: Arc<MetaStore>, clock: Arc<dyn Clock>) -> Self {
         let remote = Self {
             link,
             session,
@@ -95,15 +112,20 @@ impl Remote {
             locks: locks::Book::default(),
             dropped: Mutex::default(),
             silence: Mutex::default(),
+            gate: hand_over::Gate::default(),
         };
         remote.cache.restart(remote.session.pushes, &mut Vec::new());
-        remote.recover(boot)?;
-        Ok(remote)
+        remote
     }
 
-    /// Whom to tell when track is lost.
+    /// Whom to tell when track is lost, at once if it was. To be called on a thread that may wait.
     pub fn on_lost(&self, tell: OnLost) {
-        *self.on_lost.lock() = Some(tell);
+        let mut hearer = self.on_lost.lock();
+        let untold = std::mem::take(&mut hearer.untold);
+        if !untold.is_empty() {
+            tell(untold);
+        }
+        hearer.tell = Some(tell);
     }
 
     /// Takes a push: nothing that it names is believed here any more when this returns. What it gives back is for those who keep
@@ -133,8 +155,10 @@ impl Remote {
 
     /// Those who keep copies of their own believe this no more.
     fn tell_lost(&self, items: Vec<Invalidation>) {
-        if let Some(tell) = &*self.on_lost.lock() {
-            tell(items);
+        let mut hearer = self.on_lost.lock();
+        match &hearer.tell {
+            Some(tell) => tell(items),
+            None => hearer.untold.extend(items),
         }
     }
 
@@ -238,9 +262,15 @@ impl Remote {
 
     /// Gives uses back.
     fn release(&self, inos: &[Ino]) -> Result<()> {
-        for some in inos.chunks(Release::INOS_MAX) {
+        let mut rest = inos;
+        while let Some(some) = rest.chunks(Release::INOS_MAX).next() {
             self.held.lock().retain(|ino| !some.contains(ino));
-            self.ask(&Release { inos: some.to_vec(), cached: true })?;
+            if let Err(error) = self.ask(&Release { inos: some.to_vec(), cached: true }) {
+                // Later, or by the process that goes on with the session.
+                self.released.lock().extend(rest);
+                return Err(error);
+            }
+            rest = &rest[some.len()..];
         }
         Ok(())
     }
@@ -254,6 +284,9 @@ impl Remote {
     /// What nobody waits for: access times, uses given back, files written and left open. From a thread that may wait, about
     /// once a second; any answer renews the lease.
     pub fn keep(&self) -> Result<()> {
+        if self.gate.is_closed() {
+            return Ok(());
+        }
         self.assert_locks()?;
         let read: Vec<_> = self.read.lock().keys().copied().collect();
         for ino in read {

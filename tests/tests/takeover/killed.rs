@@ -97,7 +97,12 @@ fn check(mount: &Mount, acked: u64) {
 fn the_new_process_just_after() {
     needs_binary!();
     let volume = Volume::new();
-    let mut mount = volume.up();
+    kill_the_new_one(volume.up()).umount();
+    volume.fsck_is_clean();
+}
+
+/// Hands the mount over and kills the new process; the mount that there is then.
+pub fn kill_the_new_one(mut mount: Mount) -> Mount {
     fs::write(mount.path("f"), noise(1, 3 << 20)).unwrap();
     let open = File::open(mount.path("f")).unwrap();
     let writer = Writer::start(&mount);
@@ -110,8 +115,7 @@ fn the_new_process_just_after() {
     check(&mount, acked);
     assert!(fs::read(mount.path("f")).unwrap() == noise(1, 3 << 20));
     drop(open);
-    mount.umount();
-    volume.fsck_is_clean();
+    mount
 }
 
 /// It answers nothing and is then killed: the new one says that there is nothing to be taken over any more.
@@ -163,10 +167,15 @@ fn a_new_process_that_cannot_open_the_volume() {
 #[test]
 fn either_at_any_moment() {
     needs_binary!();
-    let seed = seed("either_at_any_moment");
-    let mut random = StdRng::seed_from_u64(seed);
     let volume = Volume::new();
-    let mut mount = volume.up();
+    kill_either(volume.up(), "either_at_any_moment").umount();
+    volume.fsck_is_clean();
+}
+
+/// Kills one of two processes of a mount, again and again; the mount that there is in the end.
+pub fn kill_either(mut mount: Mount, test: &str) -> Mount {
+    let seed = seed(test);
+    let mut random = StdRng::seed_from_u64(seed);
     let mut lived = 0;
     for round in 0..number_from_env("SLUICE_KILL_ROUNDS", 12) {
         let writer = Writer::start(&mount);
@@ -200,6 +209,5 @@ fn either_at_any_moment() {
         check(&mount, acked);
     }
     eprintln!("{lived} rounds went on");
-    mount.umount();
-    volume.fsck_is_clean();
+    mount
 }

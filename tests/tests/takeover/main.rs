@@ -1,11 +1,12 @@
-//! A mount passes from one process to the next (`up --takeover`), and programs notice nothing.
+//! A mount passes from one process to the next (`up --takeover`, `mount --takeover`), and programs notice nothing.
 
 mod killed;
 mod load;
 mod map;
 mod refusals;
+mod served;
 
-use load::Load;
+use load::{Load, Written};
 use map::Map;
 use rustix::{
     fs::{CWD, Mode, OFlags, RawDir, openat},
@@ -96,7 +97,27 @@ fn unlinked(mount: &Mount) -> File {
 fn what_programs_do_goes_on_over_three_of_them() {
     needs_binary!();
     let volume = Volume::new();
-    let mut mount = volume.up();
+    let left = goes_on(volume.up());
+    let mount = volume.up();
+    left.check(&mount);
+    mount.umount();
+    volume.fsck_is_clean();
+}
+
+/// What programs have left in a mount that was handed over.
+struct Left(Written);
+
+impl Left {
+    /// It is all there.
+    fn check(&self, mount: &Mount) {
+        self.0.check(mount);
+        let bytes = fs::read(mount.path("mapped")).unwrap();
+        assert!((1..=TIMES).all(|round| bytes[round as usize * 5000] == round as u8));
+    }
+}
+
+/// What programs do in a mount goes on over some hand-overs, until it is unmounted.
+fn goes_on(mut mount: Mount) -> Left {
     fs::create_dir(mount.path("names")).unwrap();
     let wanted: HashSet<String> = (0..NAMES).map(|i| format!("a-name-of-some-length-{i}")).collect();
     wanted.iter().for_each(|name| drop(File::create(mount.path("names").join(name)).unwrap()));
@@ -165,12 +186,7 @@ fn what_programs_do_goes_on_over_three_of_them() {
     wait_for("the mount to be free", LIMIT, || mount.try_umount().code == Some(0));
     let (code, log) = mount.wait_for_the_end();
     assert_eq!(code, Some(0), "{log}");
-    let mount = volume.up();
-    written.check(&mount);
-    let bytes = fs::read(mount.path("mapped")).unwrap();
-    assert!((1..=TIMES).all(|round| bytes[round as usize * 5000] == round as u8));
-    mount.umount();
-    volume.fsck_is_clean();
+    Left(written)
 }
 
 /// Inodes that statfs shows when nothing is without a name.

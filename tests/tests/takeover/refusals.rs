@@ -5,7 +5,8 @@ use rustix::{
     mount::UnmountFlags,
 };
 use sluice_tests::{
-    Gateway, Mount, NOBODY, Ran, Server, UringConsent, Volume, in_background, needs_binary, noise, run, sluice_binary,
+    Gateway, Locker, Mount, NOBODY, Ran, Server, UringConsent, Volume, in_background, needs_binary, noise, run,
+    sluice_binary,
 };
 use std::{
     ffi::OsStr,
@@ -122,14 +123,89 @@ fn passthrough_and_rings() {
     works(&mount);
 }
 
+/// Each of the two commands names the other one.
 #[test]
-fn a_mount_of_a_served_volume() {
+fn the_other_kind_of_mount() {
+    needs_binary!();
+    let (server, volume) = (Server::new(), Volume::new());
+    let (served, local) = (server.mount("a"), volume.up());
+    take_over(&volume.dir(), served.root(), &[]).refused_with(&["sluice mount sluice://", "--takeover"]);
+    take_served_over(&server.meta(), local.root(), &[]).refused_with(&["of this host", "sluice up", "--takeover"]);
+    works(&served);
+    works(&local);
+}
+
+fn take_served_over(meta: &str, mountpoint: &Path, options: &[&str]) -> Ran {
+    let arguments = ["mount".as_ref(), meta.as_ref(), mountpoint.as_os_str(), "--takeover".as_ref()];
+    run(Command::new(sluice_binary()).args(arguments).args(options), LIMIT)
+}
+
+#[test]
+fn what_is_not_this_servers_mount_or_has_its_bytes_elsewhere() {
+    needs_binary!();
+    let server = Server::new();
+    let empty = server.volume().mountpoint();
+    take_served_over(&server.meta(), &empty, &[]).refused_with(&["nothing", "leave --takeover out"]);
+    let mount = server.mount("a");
+    let own = format!("{}:64M", mount.root().with_file_name("a.journal").display());
+    let other = format!("{}:64M", mount.root().with_file_name("other").display());
+    let with = |options: &[&str]| take_served_over(&server.meta(), mount.root(), options);
+    take_served_over("sluice://127.0.0.1:1", mount.root(), &["--journal", &own])
+        .refused_with(&["is a mount of", "not of"]);
+    with(&["--journal", &other]).refused_with(&["has its journal in", "--journal"]);
+    with(&["--journal", &own, "--cache", &other]).refused_with(&["in the cache", "say --cache"]);
+    with(&["--journal", &own, "--cache", "none"]).refused_with(&["in the cache", "--cache none"]);
+    with(&["--journal", &own, "--fuse-transport", "uring"]).refused_with(&["uring", "umount"]);
+    let mut command = Command::new(sluice_binary());
+    let meta = server.meta();
+    command.args([
+        "mount".as_ref(),
+        meta.as_ref(),
+        mount.root().as_os_str(),
+        "--takeover".as_ref(),
+        "--journal".as_ref(),
+    ]);
+    run(command.arg(&own).uid(NOBODY).gid(NOBODY), LIMIT).refused_with(&["another user", "as the user who mounted it"]);
+    works(&mount);
+    with(&["--journal", &own, "-d"]).ok();
+    assert_eq!(fs::read_to_string(mount.path("f")).unwrap(), "still");
+    run(Command::new(sluice_binary()).arg("umount").arg(mount.root()), LIMIT).ok();
+}
+
+#[test]
+fn a_dead_mount_of_a_served_volume() {
     needs_binary!();
     let server = Server::new();
     let mount = server.mount("a");
-    let dir = Volume::new().dir();
-    take_over(&dir, mount.root(), &[]).refused_with(&["sluice://", "umount"]);
-    fs::write(mount.path("f"), "still").unwrap();
+    let (place, again) = (mount.root().to_path_buf(), mount.again());
+    let own = format!("{}:64M", place.with_file_name("a.journal").display());
+    mount.kill9_and_leave_the_mount_point();
+    let ran = take_served_over(&server.meta(), &place, &["--journal", &own]);
+    ran.refused_with(&["is gone", "without --takeover"]);
+    rustix::mount::unmount(&place, UnmountFlags::DETACH).unwrap();
+    works(&again());
+}
+
+/// Without its server the mount stays where it is, and can be taken over when the server is back. This process has nothing of the mount open: what
+/// it starts would close that first, and wait for the server.
+#[test]
+fn a_server_that_does_not_answer() {
+    needs_binary!();
+    let server = Server::new();
+    let mut mount = server.mount("a");
+    fs::write(mount.path("f"), "------").unwrap();
+    let mut program = Locker::new(mount.path("f"));
+    assert_eq!(program.ask("write('before')"), "6");
+    server.freeze();
+    let (code, log) = mount.successor(&[]).ended();
+    server.thaw();
+    assert_eq!(code, Some(1), "{log}");
+    assert!(log.contains("does not answer"), "{log}");
+    assert_eq!(program.ask("read(6)"), "before");
+    mount.take_over();
+    assert_eq!(program.ask("write('and so')"), "6");
+    drop(program);
+    assert_eq!(fs::read_to_string(mount.path("f")).unwrap(), "and so");
 }
 
 /// A read that waits for the store is not given up: after its time the hand-over is.

@@ -60,6 +60,10 @@ pub struct Server {
     /// Of the one that serves the volume: who knows its sessions and nodes.
     pub service: Option<Weak<MetaService>>,
     pub dir: PathBuf,
+    /// Where the cache is, if there is one.
+    pub cache_dir: PathBuf,
+    /// What a mount of a served volume has to settle before another process goes on with it.
+    pub served: Option<Arc<hand_over::Served>>,
     pub config: VolumeConfig,
     pub ending: Arc<Ending>,
 }
@@ -91,8 +95,9 @@ impl Server {
             Ask::Held => warm::held(asker, &self.vfs).await,
             Ask::Evict => warm::evict(asker, &self.vfs, self.mount.as_ref().map(|(mount, _)| &**mount)).await,
             Ask::Learn => warm::learn(asker, &self.vfs).await,
-            Ask::TakeOver { format, mountpoint, has_cache } => {
-                hand_over::give(self, asker, hand_over::Heir { format, mountpoint, has_cache }).await
+            Ask::TakeOver { format, mountpoint, has_cache, cache_dir } => {
+                let cache = hand_over::HeirCache { has_one: has_cache, dir: cache_dir };
+                hand_over::give(self, asker, hand_over::Heir { format, mountpoint, cache }).await
             }
             Ask::Umount { lazy } => {
                 tokio::select! {

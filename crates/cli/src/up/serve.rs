@@ -52,6 +52,8 @@ pub fn serve(args: &UpArgs, dir: &Path, mountpoint: &Path, runtime: &Runtime) ->
         server: None,
         service: None,
         dir: dir.to_path_buf(),
+        cache_dir: dir.join("cache"),
+        served: None,
         config,
         ending: Arc::default(),
     };
@@ -101,7 +103,7 @@ fn begin(
     let detaching = if args.detach { Some(Detaching::prepare()?) } else { None };
     let config = volume.config.clone();
     let (taken, inherited) = match taken {
-        Some(Taken { device, state }) => (Some((device, state.negotiated)), state.open),
+        Some(taken) => (Some(taken.mount), taken.open),
         None => Default::default(),
     };
     let settings =

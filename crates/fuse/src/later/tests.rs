@@ -85,7 +85,9 @@ fn what_is_interruptible_ends_by_itself() {
                 Ok(Body::from(b"told".to_vec()))
             })
         });
-        spawn_interruptible(setup.runtime.handle(), wait, unique, (&setup.inbox, &setup.waiting));
+        spawn_interruptible(setup.runtime.handle(), wait, unique, (&setup.inbox, &setup.waiting), || {
+            panic!("nobody puts it aside")
+        });
     };
     begin(2);
     setup.waiting.interrupt(2);
@@ -93,4 +95,18 @@ fn what_is_interruptible_ends_by_itself() {
     setup.waiting.interrupt(4);
     begin(4);
     assert_eq!(setup.completion().outcome.unwrap().len(), 4);
+}
+
+#[test]
+fn what_is_put_aside_is_dropped_and_not_answered() {
+    let setup = Setup::new();
+    let wait: Interruptible = Box::new(|_| Box::pin(std::future::pending()));
+    let (park, is_parked) = std::sync::mpsc::channel();
+    let route = (&setup.inbox, &setup.waiting);
+    spawn_interruptible(setup.runtime.handle(), wait, 2, route, move || park.send(()).unwrap());
+    setup.waiting.park(true);
+    is_parked.recv_timeout(Duration::from_secs(60)).unwrap();
+    let mut completions = Vec::new();
+    setup.inbox.drain(&mut completions);
+    assert!(completions.is_empty() && setup.waiting.is_empty());
 }

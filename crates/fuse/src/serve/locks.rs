@@ -28,28 +28,28 @@ fn mode(request: &LockRequest) -> Result<Option<LockMode>, Errno> {
     }
 }
 
-fn call(ino: Ino, request: &LockRequest, mode: LockMode) -> Result<LockCall, Errno> {
+fn call(unique: u64, ino: Ino, request: &LockRequest, mode: LockMode) -> Result<LockCall, Errno> {
     let (handle, owner, pid) = (HandleId(request.fh), request.owner, request.lock.pid);
-    Ok(LockCall { ino, handle, kind: kind(request), owner, range: range(request)?, mode, pid })
+    Ok(LockCall { ino, handle, kind: kind(request), owner, range: range(request)?, mode, pid, call: unique })
 }
 
 impl VfsHandler {
-    pub(super) fn set_lock(&self, ino: Ino, request: LockRequest, wait: bool) -> Outcome {
+    pub(super) fn set_lock(&self, unique: u64, ino: Ino, request: LockRequest, wait: bool) -> Outcome {
         let remote = self.options.locks.clone().ok_or(Errno::ENOSYS)?;
         let Some(mode) = mode(&request)? else {
             remote.unlock(ino, kind(&request), request.owner, range(&request)?)?;
             return Ok(Answer::Done);
         };
-        let call = call(ino, &request, mode)?;
+        let call = call(unique, ino, &request, mode)?;
         Ok(Answer::Interruptible(Box::new(move |interrupted| {
             Box::pin(async move { remote.lock(call, wait, interrupted).await.map(|()| Body::empty()) })
         })))
     }
 
-    pub(super) fn test_lock(&self, ino: Ino, request: LockRequest) -> Outcome {
+    pub(super) fn test_lock(&self, unique: u64, ino: Ino, request: LockRequest) -> Outcome {
         let remote = self.options.locks.clone().ok_or(Errno::ENOSYS)?;
         let mode = mode(&request)?.ok_or(Errno::EINVAL)?;
-        let call = call(ino, &request, mode)?;
+        let call = call(unique, ino, &request, mode)?;
         Ok(Answer::later(async move {
             let found = match remote.test_lock(call).await? {
                 None => FileLock { kind: F_UNLCK, ..request.lock },

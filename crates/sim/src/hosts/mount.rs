@@ -3,7 +3,7 @@
 use super::{Host, JOURNAL, VOLUME};
 use futures::future::{BoxFuture, FutureExt};
 use sluice_join::{
-    Callbacks, Kernel, NetLink, Peers, Replayed, Work,
+    Callbacks, KEEP_INTERVAL, Kernel, NetLink, Peers, Replayed, Work,
     group::{self, Nodes},
     keep,
 };
@@ -72,6 +72,6 @@ pub fn mount(host: &Host) -> anyhow::Result<Arc<Mount>> {
     };
     let work = Work::start(parts, Settings::default(), replayed.recovered, replayed.store, replayed.cache_sync)?;
     callbacks.start(&metadata, &work.vfs, Arc::new(NoKernel), Handle::current());
-    sluice_run::task::spawn(keep(metadata.clone()));
+    sluice_run::task::spawn(keep(metadata.clone(), KEEP_INTERVAL));
     Ok(Arc::new(Mount { vfs: work.vfs.clone(), group, _work: work }))
 }

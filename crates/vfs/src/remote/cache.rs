@@ -6,6 +6,7 @@
 //! lock of the shard that the answer goes to; whoever takes a push counts it first and then goes through the shards. So an
 //! answer that a push overtook is either not entered or removed again.
 
+use super::hand_over::KnownNames;
 use sluice_base::Ino;
 use sluice_meta::{
     Attr,
@@ -48,7 +49,7 @@ enum Name {
     Of(Ino),
     /// There is none.
     Absent,
-    /// Nothing, though the directory's names are known.
+    /// Nothing, though the directory's names are known, or the kernel may believe something.
     Unknown,
 }
 
@@ -259,6 +260,35 @@ impl Cache {
         let whole = known.inode.is_some() && known.body.is_some() && known.first_span.is_some();
         let attr = known.attr.clone().filter(|_| whole)?;
         Some((attr, std::mem::replace(&mut known.unchanged, true)))
+    }
+
+    /// The last push that was taken.
+    pub fn taken(&self) -> u64 {
+        self.taken.load(SeqCst)
+    }
+
+    /// All inodes and names of which something is known, and was told.
+    pub fn known(&self) -> Vec<KnownNames> {
+        let mut all = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            all.extend(shard.iter().map(|(ino, known)| {
+                let mut names: Vec<_> = known.names.keys().cloned().collect();
+                names.sort_unstable();
+                KnownNames { ino: *ino, names }
+            }));
+        }
+        all.sort_unstable_by_key(|known| known.ino);
+        all
+    }
+
+    /// Of these something was told by an earlier process of the mount: what it was is not known here.
+    pub fn remember(&self, all: Vec<KnownNames>) {
+        for KnownNames { ino, names } in all {
+            let known =
+                Known { names: names.into_iter().map(|name| (name, Name::Unknown)).collect(), ..Known::default() };
+            self.shard(ino).lock().insert(ino, known);
+        }
     }
 
     /// Pushes up to `number` are taken from here on.

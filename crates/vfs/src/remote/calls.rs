@@ -25,6 +25,9 @@ use std::{
     time::Duration,
 };
 
+/// Before somebody looks again whether the session may ask.
+const SILENT_INTERVAL: Duration = Duration::from_millis(100);
+
 /// The way to the server. Calls block their thread; a call whose connection is lost waits for the next one, within its time.
 pub trait Link: Send + Sync {
     /// Sends a request and waits for its answer.
@@ -133,6 +136,11 @@ impl Session {
         self.numbers.lock().waiting.remove(&number);
     }
 
+    /// The last number that was given.
+    pub(super) fn last_number(&self) -> u64 {
+        self.numbers.lock().last
+    }
+
     fn number(&self, number: u64) -> Number {
         let numbers = self.numbers.lock();
         // In this order: what is answered is kept before it no longer waits.
@@ -165,6 +173,11 @@ pub(super) fn failed(fault: Fault) -> Error {
         Fault::Forgotten => Error::Stale,
         other => Error::Server(other.to_string()),
     }
+}
+
+/// What is asked for while the mount passes to another process.
+fn handed_over() -> Error {
+    Error::Server("the mount is being handed over to another process".into())
 }
 
 impl Remote {
@@ -230,6 +243,7 @@ impl Remote {
         mut heard: Heard,
     ) -> std::result::Result<(Heard, C::Reply), (Heard, Error)> {
         let never = Heard::default();
+        let Some(_passage) = self.gate.pass() else { return Err((never, handed_over())) };
         loop {
             if self.session.over.load(SeqCst) {
                 return Err((never, Error::Fenced));
@@ -358,6 +372,10 @@ impl Remote {
     ) -> Result<Option<C::Reply>> {
         if self.session.over.load(SeqCst) {
             return Err(Error::Fenced);
+        }
+        if self.gate.is_closed() {
+            sluice_run::time::sleep(SILENT_INTERVAL).await;
+            return Ok(None);
         }
         let sent = self.now_ns();
         let body = match self.link.call_later(C::METHOD.number(), client::request(call), within).await {

@@ -9,8 +9,10 @@
 //! is asserted again before anything else about locks is asked. If it has been lost, the handles through which it was taken fail.
 
 mod book;
+mod state;
 
-pub use book::Book;
+pub use book::{Book, OWN_CALLS};
+pub use state::{BookState, LockedHandle};
 
 use super::Remote;
 use crate::{Failure, HandleId, may_wait};
@@ -73,12 +75,15 @@ pub struct LockCall {
     pub mode: LockMode,
     /// The process.
     pub pid: u32,
+    /// Names this call among all that the front end may still ask for, by a number below 2^63: the server then knows it again when another process of
+    /// the mount asks.
+    pub call: u64,
 }
 
 impl LockCall {
-    fn message(&self, attempt: u64, call: u64, wait: bool) -> Lock {
-        let LockCall { ino, kind, owner, range, mode, pid, .. } = *self;
-        Lock { ino, kind, owner, range, mode: Some(mode), pid, attempt, call, wait }
+    fn message(&self, attempt: u64, wait: bool) -> Lock {
+        let LockCall { ino, kind, owner, range, mode, pid, call, .. } = *self;
+        Lock { ino, kind, owner, range, mode: Some(mode), pid, attempt, call: call & !OWN_CALLS, wait }
     }
 }
 
@@ -109,16 +114,19 @@ impl Remote {
         if self.pending.has(call.ino) {
             self.on_a_thread(move |remote| remote.publish_file(call.ino)).await.map_err(errno)?;
         }
-        let id = self.locks.call();
         let done = {
             let tried = async {
-                match self.try_lock(&call, id, false).await {
+                // A call that is asked again, as it is by the next process of a mount, keeps its place among those who wait only if it goes on
+                // waiting.
+                let waits_at_once = wait && self.locks.held.load(SeqCst) < HELD_MAX;
+                let first = if waits_at_once { Tried::Busy } else { self.try_lock(&call, false).await };
+                match first {
                     Tried::Done(done) => done,
                     _ if wait => match Place::take(&self.locks.waiting, WAITING_MAX) {
-                        Some(_place) => self.wait_for(&call, id).await,
+                        Some(_place) => self.wait_for(&call).await,
                         None => Err(Errno::ENOLCK),
                     },
-                    _ => self.try_more(&call, id).await,
+                    _ => self.try_more(&call).await,
                 }
             };
             let interrupted = async {
@@ -133,7 +141,7 @@ impl Remote {
         };
         let done = match done {
             Some(done) => done,
-            None => self.withdraw(call, id).await,
+            None => self.withdraw(call).await,
         };
         if done.is_ok() {
             let settled = self.locks.settled.lock().as_ref().map(|settled| settled());
@@ -145,7 +153,7 @@ impl Remote {
     }
 
     /// One question.
-    async fn try_lock(self: &Arc<Self>, call: &LockCall, id: u64, wait: bool) -> Tried {
+    async fn try_lock(self: &Arc<Self>, call: &LockCall, wait: bool) -> Tried {
         if self.locks.standing(call.handle) == Standing::Lost {
             return Tried::Done(Err(Errno::EIO));
         }
@@ -159,7 +167,7 @@ impl Remote {
             };
         };
         let within = if wait { HELD_TIME } else { ANSWER_TIME };
-        match self.ask_later(&call.message(attempt, id, wait), within).await {
+        match self.ask_later(&call.message(attempt, wait), within).await {
             Err(error) => Tried::Done(Err(errno(error))),
             Ok(None | Some(LockAnswer::Overtaken)) => Tried::Again,
             Ok(Some(LockAnswer::Grace)) => Tried::Grace,
@@ -180,10 +188,10 @@ impl Remote {
     }
 
     /// Without waiting for anybody's lock.
-    async fn try_more(self: &Arc<Self>, call: &LockCall, id: u64) -> std::result::Result<(), Errno> {
+    async fn try_more(self: &Arc<Self>, call: &LockCall) -> std::result::Result<(), Errno> {
         let mut closing_tries = 0;
         loop {
-            match self.try_lock(call, id, false).await {
+            match self.try_lock(call, false).await {
                 Tried::Done(done) => return done,
                 Tried::Busy if closing_tries < CLOSING_TRIES && self.locks.is_closing(call.ino, call.handle) => {
                     closing_tries += 1;
@@ -196,10 +204,10 @@ impl Remote {
         }
     }
 
-    async fn wait_for(self: &Arc<Self>, call: &LockCall, id: u64) -> std::result::Result<(), Errno> {
+    async fn wait_for(self: &Arc<Self>, call: &LockCall) -> std::result::Result<(), Errno> {
         loop {
             let held = Place::take(&self.locks.held, HELD_MAX);
-            match self.try_lock(call, id, held.is_some()).await {
+            match self.try_lock(call, held.is_some()).await {
                 Tried::Done(done) => return done,
                 Tried::Busy | Tried::Grace => {
                     drop(held);
@@ -211,10 +219,10 @@ impl Remote {
     }
 
     /// The program was interrupted. The server may have given the lock already; if not, it must not do so later.
-    async fn withdraw(self: &Arc<Self>, call: LockCall, id: u64) -> std::result::Result<(), Errno> {
+    async fn withdraw(self: &Arc<Self>, call: LockCall) -> std::result::Result<(), Errno> {
         let last = async {
             loop {
-                match self.try_lock(&call, id, false).await {
+                match self.try_lock(&call, false).await {
                     Tried::Done(done) => return done,
                     Tried::Busy => return Err(Errno::EINTR),
                     Tried::Again => {}
@@ -228,7 +236,7 @@ impl Remote {
         self.locks.withdrawing(call.ino, call.owner);
         let remote = self.clone();
         sluice_run::task::spawn(async move {
-            while !remote.as_the_book_says(&call, id).await {
+            while !remote.as_the_book_says(&call).await {
                 sleep(ASK_INTERVAL).await;
             }
             remote.locks.withdrawn(call.ino, call.owner);
@@ -237,7 +245,7 @@ impl Remote {
     }
 
     /// Tells the server what the owner of `call` holds of its range; false when it may not have heard.
-    async fn as_the_book_says(self: &Arc<Self>, call: &LockCall, id: u64) -> bool {
+    async fn as_the_book_says(self: &Arc<Self>, call: &LockCall) -> bool {
         if self.session.over.load(SeqCst) {
             return true;
         }
@@ -246,7 +254,7 @@ impl Remote {
             return false;
         };
         for (range, mode, attempt) in pieces {
-            let message = Lock { range, mode, ..call.message(attempt, id, false) };
+            let message = Lock { range, mode, ..call.message(attempt, false) };
             if !matches!(self.ask_later(&message, ANSWER_TIME).await, Ok(Some(LockAnswer::Granted)) | Err(_)) {
                 return false;
             }

@@ -6,6 +6,15 @@ use std::collections::BTreeSet;
 /// Files that are remembered.
 const LOST_MAX: usize = 4096;
 
+/// What is remembered of losses that nobody was told of.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Losses {
+    /// Files, upwards.
+    pub inos: Vec<Ino>,
+    /// There were more than are remembered.
+    pub others: bool,
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Lost {
@@ -22,6 +31,17 @@ impl Lost {
         } else {
             self.others = true;
         }
+    }
+
+    /// All that was not told.
+    pub fn losses(&self) -> Losses {
+        Losses { inos: self.inos.iter().copied().collect(), others: self.others }
+    }
+
+    /// What an earlier process of the mount has not told.
+    pub fn inherit(&mut self, losses: Losses) {
+        losses.inos.into_iter().for_each(|ino| self.add(ino));
+        self.others |= losses.others;
     }
 
     /// Whether something of `ino`, or of anything, was lost since this was asked last.

@@ -4,7 +4,7 @@
 //! change is kept here, as bytes; a server that was started again gets it again, under its number, before anything new. What is
 //! refused then, because another mount's change came between, is lost, which the file's next sync tells.
 
-use super::lost::Lost;
+use super::lost::{Losses, Lost};
 use sluice_base::Ino;
 use sluice_meta::rpc::message::ReplyHead;
 use sluice_run::lock::Mutex;
@@ -141,6 +141,16 @@ impl Retained {
         let Some(entry) = state.changes.get(&number) else { return };
         entry.kept.inos.clone().into_iter().for_each(|ino| state.lost.add(ino));
         state.remove(number);
+    }
+
+    /// What was lost and not told.
+    pub fn lost(&self) -> Losses {
+        self.0.lock().lost.losses()
+    }
+
+    /// What an earlier process of the mount has not told.
+    pub fn inherit_lost(&self, losses: Losses) {
+        self.0.lock().lost.inherit(losses);
     }
 
     /// Whether a change of `ino`, or of anything, was lost since this was asked last.

@@ -121,6 +121,12 @@ fn take_over(link: &dyn Link, own: &MetaStore, left: Left, entropy: &dyn Entropy
     }
 }
 
+/// Whether the mount's own store is of this session in this epoch, which nobody is about to take over.
+pub(super) fn is_of(own: &MetaStore, session: SessionId, epoch: u32) -> Result<bool> {
+    let left = Left::find(own)?;
+    Ok(left.is_some_and(|left| left.session == session && left.epoch == epoch && left.claim.is_none()))
+}
+
 /// Ends the session, of which nothing is left.
 pub(super) fn end(remote: &Remote) -> Result<()> {
     let left = !remote.pending.files().is_empty() || !super::unstored(&remote.own)?.is_empty();

@@ -1,5 +1,6 @@
 //! A mount's metadata over a server that loses power, answers and connections.
 
+mod hand_over;
 mod locks;
 mod rig;
 

@@ -125,6 +125,17 @@ impl Rig {
         self.mount_over("copy", copy.clone(), 1, None)
     }
 
+    fn link(self: &Arc<Self>, fault: Option<Fault>) -> Arc<Loopback> {
+        Arc::new(Loopback {
+            rig: self.clone(),
+            bound: Mutex::default(),
+            fault: Mutex::new(fault),
+            lost: Mutex::default(),
+            before: Mutex::default(),
+            late: Mutex::default(),
+        })
+    }
+
     /// Mounts over a log; `fault` happens instead of the first answer.
     fn mount_over(
         self: &Arc<Self>,
@@ -133,23 +144,30 @@ impl Rig {
         boot: u8,
         fault: Option<Fault>,
     ) -> sluice_meta::Result<Mount> {
-        let link = Arc::new(Loopback {
-            rig: self.clone(),
-            bound: Mutex::default(),
-            fault: Mutex::new(fault),
-            lost: Mutex::default(),
-            before: Mutex::default(),
-            late: Mutex::default(),
-        });
+        let link = self.link(fault);
         let own = Arc::new(replayed(&log));
         let session = take_up(&*link, &own, name.as_bytes(), &self.entropy)?;
         let id = session.id.0;
         let remote = Arc::new(Remote::new(link.clone(), session, own, self.clock.clone(), [boot; 16])?);
+        Ok(self.is_mounted(id, Mount { remote, link, log, boot }))
+    }
+
+    /// Another process goes on with a mount.
+    pub fn mount_handed_over(self: &Arc<Self>, mount: Mount) -> Mount {
+        mount.run(Remote::settle_all).unwrap();
+        let state = mount.remote.fall_silent(Duration::ZERO).expect("it is settled").state().clone();
+        let (id, Mount { log, boot, .. }) = (state.session.0, mount);
+        let link = self.link(None);
+        let own = Arc::new(replayed(&log));
+        let remote = Arc::new(Remote::inherit(link.clone(), state, own, self.clock.clone(), [boot; 16]).unwrap());
+        self.is_mounted(id, Mount { remote, link, log, boot })
+    }
+
+    fn is_mounted(&self, id: u64, mount: Mount) -> Mount {
         let mut mounts = self.mounts.lock();
         mounts.retain(|(of, _)| *of != id);
-        mounts.push((id, Arc::downgrade(&remote)));
-        drop(mounts);
-        Ok(Mount { remote, link, log, boot })
+        mounts.push((id, Arc::downgrade(&mount.remote)));
+        mount
     }
 
     /// Pushes go and are acked, answers that may go are kept for whoever asked.
@@ -336,7 +354,7 @@ impl Mount {
     pub fn lock(&self, ino: Ino) -> bool {
         let handle = HandleId(ino.0);
         let (kind, mode, range) = (LockKind::Record, LockMode::Exclusive, LockRange::WHOLE);
-        let call = LockCall { ino, handle, kind, owner: 1, range, mode, pid: 1 };
+        let call = LockCall { ino, handle, kind, owner: 1, range, mode, pid: 1, call: ino.0 };
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(self.remote.clone().lock(call, false, Box::pin(std::future::pending()))).is_ok()
     }

@@ -191,7 +191,7 @@ impl Locks {
         if !self.clients.entry(session).or_default().admit(ask) {
             return Some(LockAnswer::Overtaken);
         }
-        self.withdraw(session, ask.ino, ask.call);
+        let place = self.withdraw(session, ask.ino, ask.call);
         let owner = (session, ask.owner);
         let Some(mode) = ask.mode else {
             self.set(owner, ask, None);
@@ -224,7 +224,9 @@ impl Locks {
         }
         client.waiters += 1;
         let file = self.files.entry(ask.ino).or_default();
-        file.waiters.push_back(Waiter { peer, token, renewed, ask: ask.clone(), mode });
+        // Who asks again, over another connection, comes no later for it.
+        let place = place.map_or(file.waiters.len(), |place| place.min(file.waiters.len()));
+        file.waiters.insert(place, Waiter { peer, token, renewed, ask: ask.clone(), mode });
         self.waited.insert(ask.ino);
         None
     }
@@ -246,17 +248,18 @@ impl Locks {
         self.wake(ask.ino);
     }
 
-    /// An earlier attempt of this call waits no longer.
-    fn withdraw(&mut self, session: SessionId, ino: Ino, call: u64) {
-        let Some(file) = self.files.get_mut(&ino) else { return };
+    /// An earlier attempt of this call waits no longer; tells its place.
+    fn withdraw(&mut self, session: SessionId, ino: Ino, call: u64) -> Option<usize> {
+        let file = self.files.get_mut(&ino)?;
         let mine = |waiter: &Waiter| waiter.peer.session == session && waiter.ask.call == call;
-        if let Some(waiter) = file.waiters.iter().position(mine).and_then(|at| file.waiters.remove(at)) {
-            self.due.push((waiter, LockAnswer::Overtaken));
-            if let Some(client) = self.clients.get_mut(&session) {
-                client.waiters -= 1;
-            }
-            self.tidy(ino);
+        let place = file.waiters.iter().position(mine)?;
+        let waiter = file.waiters.remove(place)?;
+        self.due.push((waiter, LockAnswer::Overtaken));
+        if let Some(client) = self.clients.get_mut(&session) {
+            client.waiters -= 1;
         }
+        self.tidy(ino);
+        Some(place)
     }
 
     /// Gives waiters what is free now, in the order in which they came.

@@ -10,9 +10,12 @@ use sluice_run::{
 };
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
 
+/// Names of calls with this bit are the mount's own.
+pub const OWN_CALLS: u64 = 1 << 63;
+
 /// The locks of one file.
 #[derive(Default)]
-struct FileLocks {
+pub(super) struct FileLocks {
     record: RangeLocks<u64>,
     flock: RangeLocks<u64>,
 }
@@ -25,7 +28,7 @@ impl FileLocks {
         }
     }
 
-    fn of_mut(&mut self, kind: LockKind) -> &mut RangeLocks<u64> {
+    pub(super) fn of_mut(&mut self, kind: LockKind) -> &mut RangeLocks<u64> {
         match kind {
             LockKind::Record => &mut self.record,
             LockKind::Flock => &mut self.flock,
@@ -34,34 +37,34 @@ impl FileLocks {
 }
 
 /// A handle through which a lock was taken.
-struct Handle {
-    ino: Ino,
-    owners: HashSet<(LockKind, u64)>,
+pub(super) struct Handle {
+    pub(super) ino: Ino,
+    pub(super) owners: HashSet<(LockKind, u64)>,
     /// A descriptor of it was closed, perhaps its last one.
-    closing: bool,
+    pub(super) closing: bool,
 }
 
 #[derive(Default)]
-struct State {
-    files: HashMap<Ino, FileLocks>,
-    handles: HashMap<HandleId, Handle>,
+pub(super) struct State {
+    pub(super) files: HashMap<Ino, FileLocks>,
+    pub(super) handles: HashMap<HandleId, Handle>,
     /// Handles whose locks were lost with a lease.
-    lost: HashSet<HandleId>,
+    pub(super) lost: HashSet<HandleId>,
     /// Interrupted calls of which the server may not have heard yet.
-    withdrawing: HashMap<(Ino, u64), usize>,
+    pub(super) withdrawing: HashMap<(Ino, u64), usize>,
     /// Grows whenever the server's knowledge comes into doubt: an answer from before says nothing.
     generation: u64,
-    doubted: bool,
-    attempts: u64,
+    pub(super) doubted: bool,
+    pub(super) attempts: u64,
     calls: u64,
 }
 
 /// See the module.
 #[derive(Default)]
 pub struct Book {
-    state: Mutex<State>,
+    pub(super) state: Mutex<State>,
     /// There are handles with locks, or that lost them.
-    any: AtomicBool,
+    pub(super) any: AtomicBool,
     /// Held while the server is told what there is.
     pub(super) asserting: Mutex<()>,
     /// Programs that wait; those of them whose answers the server holds.
@@ -107,16 +110,7 @@ impl Book {
         if !state.doubted {
             return None;
         }
-        let mut all = Vec::new();
-        for (ino, file) in &state.files {
-            for kind in [LockKind::Record, LockKind::Flock] {
-                all.extend(file.of(kind).iter().map(|lock| {
-                    let HeldLock { owner, range, mode, pid } = *lock;
-                    AssertedLock { ino: *ino, kind, owner, range, mode, pid }
-                }));
-            }
-        }
-        Some((state.generation, all))
+        Some((state.generation, state.all()))
     }
 
     /// The server knows them as of `generation`.
@@ -147,10 +141,11 @@ impl Book {
         state.attempts
     }
 
+    /// Names a call of the mount's own: apart from those that the front end names.
     pub(super) fn call(&self) -> u64 {
         let mut state = self.state.lock();
         state.calls += 1;
-        state.calls
+        OWN_CALLS | state.calls
     }
 
     /// Generation and number of an attempt; `None` while something has to be settled before.
@@ -292,6 +287,19 @@ impl Book {
 }
 
 impl State {
+    pub(super) fn all(&self) -> Vec<AssertedLock> {
+        let mut all = Vec::new();
+        for (ino, file) in &self.files {
+            for kind in [LockKind::Record, LockKind::Flock] {
+                all.extend(file.of(kind).iter().map(|lock| {
+                    let HeldLock { owner, range, mode, pid } = *lock;
+                    AssertedLock { ino: *ino, kind, owner, range, mode, pid }
+                }));
+            }
+        }
+        all
+    }
+
     fn forget(&mut self, ino: Ino, kind: LockKind, owner: u64, range: LockRange) {
         let Some(file) = self.files.get_mut(&ino) else { return };
         file.of_mut(kind).set(owner, range, None, 0);

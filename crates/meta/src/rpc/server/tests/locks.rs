@@ -70,6 +70,24 @@ fn a_lock_in_the_way_is_told_and_waited_for() {
 }
 
 #[test]
+fn who_asks_again_keeps_his_place() {
+    let rig = Rig::new();
+    let (a, b, c) = (rig.begin("a"), rig.begin("b"), rig.begin("c"));
+    assert_eq!(rig.lock(a, &lock(1, 1, bytes(0, 9), Some(Exclusive))), Granted);
+    let ask = |attempt| Lock { call: 77, ..waiting(attempt, 1, bytes(0, 9), Exclusive) };
+    let before = token(&rig.send(b, &ask(1)));
+    let other = token(&rig.send(c, &waiting(1, 1, bytes(0, 9), Exclusive)));
+    let again = token(&rig.send(b, &ask(2)));
+    assert_eq!(rig.answers(), [(before, Overtaken)]);
+    assert_eq!(rig.lock(a, &lock(2, 1, LockRange::WHOLE, None)), Granted);
+    assert_eq!(rig.answers(), [(again, Granted)]);
+    // Asked once more by who did not hear of it.
+    assert_eq!(rig.lock(b, &ask(3)), Granted);
+    assert_eq!(rig.lock(b, &lock(4, 1, LockRange::WHOLE, None)), Granted);
+    assert_eq!(rig.answers(), [(other, Granted)]);
+}
+
+#[test]
 fn flock_and_record_locks_know_nothing_of_each_other() {
     let rig = Rig::new();
     let (a, b) = (rig.begin("a"), rig.begin("b"));
