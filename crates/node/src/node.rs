@@ -5,8 +5,8 @@
 //! heartbeats and answers from memory do not either.
 //!
 //! **Whole segments are sent by the kernel, unread** ([`sluice_store::Region`]): the reader checks them, with CRCs that were kept apart
-//! from them, and tells the node what failed ([`Node::check`]). So the bytes are looked at once on their way, where they are used; and
-//! once more here when they come from the disk. Parts of segments are copied, from segments that were checked here.
+//! from them, and tells the node what failed ([`Node::check`]). So the bytes are looked at once on their way, where they are used.
+//! Parts of segments are copied, from segments that were checked here since they came from the disk.
 
 mod fills;
 mod gather;
@@ -135,8 +135,8 @@ impl Node {
         Some(answer)
     }
 
-    /// The answer, with what the disk must be waited for and what must be fetched. What comes from the disk is as it gives it: sound
-    /// unless it is rotten.
+    /// The answer, with what the disk must be waited for and what must be fetched. Whole segments are as the disk gives
+    /// them: sound unless it is rotten.
     pub async fn answer(&self, read: &Read) -> Result<Answer, NodeError> {
         let answer = self.answer_uncounted(read).await;
         self.count(&answer);

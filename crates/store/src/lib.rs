@@ -14,7 +14,7 @@
 //! (acquire), reads as many bytes as it names and checks them. Appending to a dirty tail writes behind the published length only.
 //!
 //! **Memory and disk.** A read finds its bytes in memory, or the disk has to be waited for; [`Pin::read_resident_at`] does the first only, for
-//! threads that serve others meanwhile, and [`Pin::load`] brings bytes in on one that may wait. A [`Region`] is a run of whole
+//! threads that serve others meanwhile, and [`Region::load`] brings bytes in on one that may wait. A [`Region`] is a run of whole
 //! segments that is sent from the slab's file by the kernel, with a CRC made of theirs. Of a segment that was checked since
 //! it came from the disk a part may be used by itself; `sums::Sums` says what that is worth.
 //!
