@@ -9,8 +9,9 @@ pub use node::NodeSource;
 pub use probe::Probe;
 pub use volume::{Lease, VolumeSource};
 
-use crate::output::note;
+use crate::{output::note, units};
 use anyhow::Context;
+use clap::builder::ValueParser;
 use sluice_monitor::{Listener, Monitor, Source};
 use std::{net::SocketAddr, sync::Arc};
 
@@ -19,7 +20,7 @@ use std::{net::SocketAddr, sync::Arc};
 pub struct MetricsArgs {
     /// Serve http://ADDR/metrics for Prometheus and /healthz, to whoever can connect; port 0 takes a free one, which is told on
     /// standard error
-    #[arg(long = "metrics", value_name = "ADDR")]
+    #[arg(long = "metrics", value_name = "ADDR", value_parser = ValueParser::new(units::parse_listen))]
     address: Option<SocketAddr>,
 }
 

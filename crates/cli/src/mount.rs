@@ -81,7 +81,8 @@ pub fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
         let found = takeover::find(args)?;
         let place = place(args, &found.at)?;
         takeover::check_place(&found, &place)?;
-        (found.at, place)
+        // By the path that the mount is known by, whatever leads there.
+        (found.at, Place { state: found.dir, ..place })
     } else {
         let mountpoint = up::place::check(&args.mountpoint)?;
         let place = place(args, &mountpoint)?;

@@ -2,7 +2,7 @@
 
 use crate::{
     control::{Ask, Control, Told},
-    mounts,
+    directory, mounts,
     output::{note, out},
     units::{parse_size, quoted, show_size},
 };
@@ -66,6 +66,12 @@ pub fn run(args: &ScrubArgs) -> anyhow::Result<ExitCode> {
     let path = Path::new(&args.target);
     let dir = mounts::dir_of_process(&args.target)?;
     let Some(mut control) = Control::connect(&dir)? else {
+        if directory::load(&dir)?.is_none() {
+            bail!(
+                "{} is no mount point of a volume, no volume and no cache of a node that runs: name one of these",
+                path.display()
+            );
+        }
         bail!(
             "nothing works on {}: a cache is scrubbed by the process that has it. Mount the volume (`sluice up {} MOUNTPOINT`), or \
              start the node, then scrub it",

@@ -44,7 +44,7 @@ pub struct ServeArgs {
     #[arg(value_name = "META")]
     pub meta: OsString,
     /// Address and port to listen at; port 0 takes a free one, which is told on standard error
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = ValueParser::new(units::parse_listen))]
     pub listen: SocketAddr,
     /// Return once mounts are served
     #[arg(short = 'd', long)]

@@ -1,6 +1,6 @@
-//! Sizes, times and paths as people write them.
+//! Sizes, times, paths and addresses as people write them.
 
-use std::{path::Path, time::Duration};
+use std::{net::SocketAddr, path::Path, time::Duration};
 
 /// A size in bytes: digits with an optional K, M, G or T (1024 each), `4G`, `512M`.
 pub fn parse_size(text: &str) -> Result<u64, String> {
@@ -70,6 +70,11 @@ pub fn quoted(path: impl AsRef<Path>) -> String {
         return text.into_owned();
     }
     format!("'{}'", text.replace('\'', r"'\''"))
+}
+
+/// Where to listen.
+pub fn parse_listen(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "write an IP address and a port, as in 127.0.0.1:7700 or [::1]:7700".into())
 }
 
 #[cfg(test)]

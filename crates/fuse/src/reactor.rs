@@ -454,6 +454,9 @@ impl Reactor {
             self.shared.pause.rest();
             return Ok(());
         }
+        if self.peer.has_parked.load(SeqCst) && !self.shared.pause.is_wanted() {
+            return Ok(());
+        }
         let descriptor = self.companion.as_ref().and_then(|companion| companion.descriptor());
         let is_wanted = !self.is_spare || self.shared.spares.are_needed();
         let is_wanted = is_wanted && self.takes_requests();

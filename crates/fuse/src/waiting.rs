@@ -36,6 +36,13 @@ impl Interrupts {
         let found = self.early.iter().position(|&early| early == unique);
         found.and_then(|index| self.early.remove(index)).is_some()
     }
+
+    fn add_early(&mut self, unique: u64) {
+        if self.early.len() == EARLY_MAX {
+            self.early.pop_front();
+        }
+        self.early.push_back(unique);
+    }
 }
 
 impl Waiting {
@@ -87,11 +94,7 @@ impl Waiting {
 
     /// An INTERRUPT came before the request is known.
     pub(crate) fn add_early(&self, unique: u64) {
-        let mut interrupts = self.0.lock();
-        if interrupts.early.len() == EARLY_MAX {
-            interrupts.early.pop_front();
-        }
-        interrupts.early.push_back(unique);
+        self.0.lock().add_early(unique);
     }
 
     /// The task has its outcome.
@@ -137,8 +140,7 @@ impl Waiting {
             }
             // It has been put aside by its task, or is about to be.
             Some(Known::Patient { .. }) | None => {
-                drop(interrupts);
-                self.add_early(unique);
+                interrupts.add_early(unique);
                 false
             }
         }

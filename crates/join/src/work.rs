@@ -36,6 +36,8 @@ impl Work {
     /// Even when the store is unreachable, what is acked is in the journal: the order is for a quick next start.
     pub fn end(self) -> anyhow::Result<()> {
         self.vfs.stop();
+        // Before whatever syncs: a sync that waits for the cache to be drained would wait for ever.
+        self.cache_sync.iter().for_each(|sync| sync.end());
         self.checkpointer.shutdown()?;
         self.vfs.trim_journal();
         if let Some(cache) = &self.cache {
@@ -46,7 +48,6 @@ impl Work {
             }
             cache.end_scrub(persisted.is_ok());
         }
-        self.cache_sync.iter().for_each(|sync| sync.end());
         self.committer.shutdown();
         Ok(())
     }

@@ -42,7 +42,8 @@ impl Slab {
 
     /// Whether memory has these bytes; `None` where the kernel does not say.
     pub(crate) fn is_resident(&self, offset: u64, bytes: u64) -> io::Result<Option<bool>> {
-        self.noted(self.file.is_resident(offset, bytes))
+        // An answer says nothing of the disk.
+        self.file.is_resident(offset, bytes).or_else(|error| self.noted(Err(error)))
     }
 
     /// Waits until memory has these bytes.

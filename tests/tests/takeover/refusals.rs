@@ -167,7 +167,10 @@ fn what_is_not_this_servers_mount_or_has_its_bytes_elsewhere() {
     ]);
     run(command.arg(&own).uid(NOBODY).gid(NOBODY), LIMIT).refused_with(&["another user", "as the user who mounted it"]);
     works(&mount);
-    with(&["--journal", &own, "-d"]).ok();
+    // The same place by another path is no other place, and the mount is known by the first one.
+    let link = mount.root().with_file_name("a.link");
+    std::os::unix::fs::symlink(mount.root().with_file_name("a.journal"), &link).unwrap();
+    with(&["--journal", &format!("{}:64M", link.display()), "-d"]).ok();
     assert_eq!(fs::read_to_string(mount.path("f")).unwrap(), "still");
     run(Command::new(sluice_binary()).arg("umount").arg(mount.root()), LIMIT).ok();
 }

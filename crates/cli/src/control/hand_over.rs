@@ -3,7 +3,7 @@
 //! The new process asks. The old one lets what is under way end, and tells the mount's state with the device beside it (SCM_RIGHTS). When
 //! the new one has understood it, it says so with one byte; until then the old one can go on as if nothing had been asked. From then on it ends,
 //! and the new one, which must not touch the volume before, waits for the end of its process. Whoever dies on the way: either the other one
-//! has the device and goes on, or nobody has, and the kernel tells the programs (ENOTCONN).
+//! goes on, or nobody does, and the kernel tells the programs (ENOTCONN).
 //!
 //! In a mount of a served volume the session at the server passes too ([`prepared`]): what was written is published first, then no push of the
 //! server is taken any more, and when the mount rests nothing is asked any more. The new process resumes the session as after a lost connection.
@@ -43,8 +43,8 @@ use tokio::{runtime::Handle, time::timeout};
 const END_LIMIT: Duration = Duration::from_secs(10);
 /// How long the new process may take to receive the state and to understand it, while programs wait.
 const WORD_LIMIT: Duration = Duration::from_secs(5);
-/// How long the new process waits for the state: [`END_LIMIT`], on a machine that does other things as well.
-const STATE_LIMIT: Duration = Duration::from_secs(30);
+/// How long the new process waits for the state: all limits together that the old one has until then.
+const STATE_LIMIT: Duration = Duration::from_secs(40);
 /// How long the end of a process that closed its connection may take.
 const EXIT_LIMIT: Timespec = Timespec { tv_sec: 10, tv_nsec: 0 };
 /// A process that was killed is gone by then.
@@ -117,7 +117,9 @@ fn hand_on(server: &Server, mut stream: UnixStream, heir: &Heir) -> anyhow::Resu
     }
     send_state(&stream, &state, &paused.devices(), WORD_LIMIT)?;
     prepared.leave();
-    tell(&mut stream, &Told::HandedOver)
+    // Who has died since has the mount with him.
+    let _ = tell(&mut stream, &Told::HandedOver);
+    Ok(())
 }
 
 /// A mount that rests, and can go on here when this is dropped.
@@ -167,6 +169,10 @@ fn prepared<'a>(server: &'a Server, mount: &'a Session) -> anyhow::Result<Prepar
     settle(&runtime, served)?;
     let session =
         served.metadata.fall_silent(MOMENT_LIMIT).context("the server is still being asked something; try again")?;
+    // A session that had to be resumed meanwhile has lost track, and the kernel is to drop what it believes.
+    if !paused.is_settled() {
+        return Err(telling());
+    }
     let guard = GuardAway(&served.guards);
     // Here, where nobody is in the kernel who would need it.
     let is_away = runtime.block_on(async { timeout(MOMENT_LIMIT, served.guards.send_away()).await });
@@ -327,17 +333,22 @@ impl Control {
         self.stream.write_all(&ask).context("asking the mount")?;
         let mut incoming = Incoming { stream: &self.stream, bytes: Vec::new(), devices: Vec::new() };
         let received = incoming.state().with_context(|| match has_ended(&process, Some(&AT_ONCE)) {
-            true => format!("the mount's process, pid {pid}, has ended; run this without --takeover"),
+            true => format!("the mount's process, pid {pid}, has ended: `sluice status` tells whether another one has taken the mount over; if none has, run this without --takeover"),
             false => format!("the mount's process, pid {pid}, serves it still"),
         });
         let (state, devices) = received?;
         // To who is gone it cannot be sent, nor does it have to be.
         let _ = (&self.stream).write_all(&[UNDERSTOOD]);
-        // It ends after its word; without one it was killed, or had given up before.
-        let given = matches!(incoming.line(), Ok(Some(Told::HandedOver)));
-        if !has_ended(&process, (!given).then_some(&EXIT_LIMIT)) {
-            bail!("the mount's process, pid {pid}, waited no longer and serves it still; try again");
+        // Without its word it may have given up and gone on before it ended, and what it told is old.
+        if !matches!(incoming.line(), Ok(Some(Told::HandedOver))) {
+            match has_ended(&process, Some(&EXIT_LIMIT)) {
+                true => bail!(
+                    "the mount's process, pid {pid}, has ended before it gave the mount away; run this without --takeover"
+                ),
+                false => bail!("the mount's process, pid {pid}, waited no longer and serves it still; try again"),
+            }
         }
+        has_ended(&process, None);
         let HandOver { negotiated, open, parked, served } = state;
         Ok(Taken { mount: LeftMount { devices, negotiated, parked }, open, session: served })
     }

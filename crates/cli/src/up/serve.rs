@@ -135,7 +135,10 @@ fn configure(args: &UpArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<()>
         None => {
             let made = runtime.block_on(format::make(dir, args.store.as_deref().unwrap_or("file:objects"), false));
             match made {
-                Ok(config) => config,
+                Ok(config) => {
+                    note!("{} had no volume: made one, with its objects in {}", dir.display(), config.store);
+                    config
+                }
                 // Another process may have made it meanwhile; the lock tells which of the two mounts it.
                 Err(error) => directory::load(dir)?.ok_or(error)?,
             }

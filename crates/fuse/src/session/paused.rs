@@ -53,6 +53,11 @@ impl Paused<'_> {
         self.devices.iter().map(|device| device.as_fd()).collect()
     }
 
+    /// Whether the kernel was told all that it has to be told.
+    pub fn is_settled(&self) -> bool {
+        !self.session.notifier.has_more()
+    }
+
     /// Requests that wait for others' locks, put aside: they are asked again, here or by the next process.
     pub fn parked(&self) -> &[Parked] {
         &self.parked
@@ -124,7 +129,7 @@ impl Session {
         match self.shared.pause.begin(&self.shared.peers, left) {
             _ if self.shared.stop.load(SeqCst) => Err(PauseError::Over),
             true if !paused.gather() => Err(PauseError::Busy(limit)),
-            true if self.notifier.has_more() => Err(PauseError::Telling),
+            true if !paused.is_settled() => Err(PauseError::Telling),
             true => Ok(paused),
             false => Err(PauseError::Busy(limit)),
         }

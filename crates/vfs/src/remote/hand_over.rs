@@ -168,8 +168,10 @@ impl Remote {
     /// server does not answer.
     pub fn settle_all(&self) -> Result<()> {
         self.keep()?;
-        // The pause is to cost no lease.
-        self.ask(&Renew {}).map(drop)
+        // The pause is to cost no lease: while a push of another mount's change is not acked, the server renews none for long.
+        let (heard, _) = self.ask(&Renew {})?;
+        let unacked = || Error::Server("another mount changes something that this one has not acked; try again".into());
+        if heard.head.renewed { Ok(()) } else { Err(unacked()) }
     }
 
     /// Asks nothing any more, if that is possible within `limit` and nothing is left that the next process would not know: `None` otherwise.
