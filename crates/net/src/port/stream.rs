@@ -11,6 +11,8 @@ use std::{io::IoSlice, time::Duration};
 
 /// Reads of one turn: after this many others have theirs.
 const READS_MAX: usize = 8;
+/// Who answers takes some sixteen requests at a time: the other end uses their answers while this one makes the next.
+const REQUESTS_BYTES: usize = 1200;
 /// Bytes written in one turn: after this many others have theirs.
 const WRITE_BYTES_MAX: usize = 4 << 20;
 /// Pieces of one write.
@@ -38,6 +40,8 @@ pub(super) struct Stream {
     low_water: usize,
     stats: Shared,
     techniques: Techniques,
+    /// The most of one read, after which what was gathered is sent.
+    part: usize,
 }
 
 impl Stream {
@@ -60,6 +64,7 @@ impl Stream {
             low_water: 1,
             stats: stats.clone(),
             techniques,
+            part: if connecting { usize::MAX } else { REQUESTS_BYTES },
         }
     }
 
@@ -94,11 +99,15 @@ impl Stream {
             if self.connection.is_closed() || !self.connection.wants_input() {
                 return;
             }
-            let most = if self.techniques.batch { scratch.len() } else { self.one_by_one(scratch.len()) };
+            let most =
+                if self.techniques.batch { scratch.len().min(self.part) } else { self.one_by_one(scratch.len()) };
             let buffer = &mut scratch[..most];
             let Some(came) = self.took(|socket| socket.read(buffer)) else { return };
             // An error is an event too.
             let _ = self.connection.handle_visited(now, &mut scratch[..came], visitor);
+            if self.part < scratch.len() && self.is_due() {
+                self.flush(now, scratch);
+            }
             // A short read has emptied the socket; if more has come since, it is readable.
             if came < most && self.techniques.batch {
                 return;
