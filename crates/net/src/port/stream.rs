@@ -105,6 +105,7 @@ impl Stream {
             let Some(came) = self.took(|socket| socket.read(buffer)) else { return };
             // An error is an event too.
             let _ = self.connection.handle_visited(now, &mut scratch[..came], visitor);
+            // Not only at the end: the other end is to have something to do.
             if self.part < scratch.len() && self.is_due() {
                 self.flush(now, scratch);
             }

@@ -155,9 +155,6 @@ impl<D: DataService> Worker<D> {
                 });
                 lane.later.insert(id, task.abort_handle());
             }
-            if lane.stream.is_due() {
-                lane.stream.flush(now, &mut self.scratch);
-            }
         }
         self.touch(place);
     }
