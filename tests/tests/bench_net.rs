@@ -16,7 +16,7 @@ fn lines(args: &[&str]) -> BTreeMap<String, Value> {
 #[test]
 fn every_case_reads_sound_bytes_and_says_what_it_took() {
     let lines = lines(&["--block", "128K"]);
-    assert_eq!(lines.len(), 9);
+    assert_eq!(lines.len(), 16);
     let fields = [
         "block_bytes",
         "connections",
@@ -48,6 +48,25 @@ fn gathering_small_requests_saves_system_calls() {
 }
 
 #[test]
+fn what_is_off_is_counted_as_off() {
+    let cases = "all,no-low-water,no-sendfile,no-combine,unchecked,no-splice,late,no-hedge,hot,no-second-owner";
+    let lines = lines(&["--block", "1M", "--case", cases]);
+    let count = |case: &str, name: &str| lines[case]["counts"][name].as_f64().expect("a number");
+    for (with, without, name) in [
+        ("all", "no-low-water", "client_low_waters"),
+        ("all", "no-sendfile", "node_sendfiles"),
+        ("no-combine", "all", "node_summed"),
+        ("unchecked", "no-splice", "client_splices"),
+        ("late", "no-hedge", "hedged"),
+        ("hot", "no-second-owner", "second_owner"),
+    ] {
+        assert!(count(with, name) > 0.0 && count(without, name) == 0.0, "{name}: {lines:?}");
+    }
+    let slowest = |case: &str| lines[case]["p99_us"].as_f64().expect("a number");
+    assert!(slowest("late") < 400_000.0 && slowest("no-hedge") > 500_000.0, "{lines:?}");
+}
+
+#[test]
 fn a_chart_is_drawn() {
     let scratch = Scratch::new();
     let file = scratch.path().join("chart.svg");
@@ -60,6 +79,8 @@ fn a_chart_is_drawn() {
 fn mistakes_are_told_with_what_to_do() {
     for (args, words) in [
         (&["--block", "5M"][..], "--block is 1 to 4M"),
+        (&["--case", "hot", "--block", "4K"], "give --block in multiples of 32K"),
+        (&["--case", "late", "--host", "127.0.0.1:1"], "1 nodes are named by --host, and 2 are needed"),
         (&["--seconds", "0"], "--seconds 0"),
         (&["--host", "127.0.0.1:1", "--case", "all"], "run `sluice bench net --serve 127.0.0.1:1` there"),
         (&["--dir", "/no/such/place", "--case", "all"], "the node did not start"),

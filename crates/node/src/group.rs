@@ -49,6 +49,10 @@ pub struct GroupOptions {
     pub try_time: Duration,
     /// Where the buffers of answers come from.
     pub pages: Arc<Pages>,
+    /// A slow owner is overtaken by the next one; without it it is waited for as long as `try_time`.
+    pub hedge: bool,
+    /// Who owns a hot object and the next in its order are asked in turns.
+    pub second_owner: bool,
     /// Time for a node that had the object before the list changed: it answers from its cache or not at all.
     pub previous_time: Duration,
 }
@@ -60,6 +64,8 @@ impl GroupOptions {
             hello,
             own: None,
             try_time: Duration::from_secs(2),
+            hedge: true,
+            second_owner: true,
             previous_time: Duration::from_millis(500),
             // What a few readers of 1 MiB have under way.
             pages: Pages::new(16 << 20),
@@ -192,7 +198,8 @@ impl Group {
             return Err(GroupError::Empty);
         }
         let now = self.clock.monotonic();
-        if owners.len() > 1 && self.hot.lock().is_seconds_turn(object.id(), range.len() as u32, now) {
+        let may = self.options.second_owner && owners.len() > 1;
+        if may && self.hot.lock().is_seconds_turn(object.id(), range.len() as u32, now) {
             self.seconds.fetch_add(1, Relaxed);
             owners.swap(0, 1);
         }

@@ -104,7 +104,8 @@ impl Payload {
         self.unchecked
     }
 
-    pub(crate) fn pieces(&self) -> &[Piece] {
+    /// What it is made of.
+    pub fn pieces(&self) -> &[Piece] {
         match &self.pieces {
             Pieces::One(piece) => std::slice::from_ref(piece),
             Pieces::Many(pieces) => pieces,

@@ -1,14 +1,14 @@
-//! The side that is read from.
+//! The side that is read from: a node as the product has it, with a full cache and an empty store.
 
 use super::{
-    case::Case,
-    control::{OBJECT_BYTES, OPEN, RAW, RAW_USAGE, READ, Read, USAGE, Usage},
+    case::{Case, LATE_BY, LATE_ONE_IN},
+    control::{OBJECT_BYTES, OPEN, RAW, RAW_USAGE, USAGE, Usage},
     raw,
 };
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use rand::{RngCore, SeedableRng, rngs::SmallRng};
 use sluice_base::{
-    Clock, ObjectId, VolumeId,
+    Clock, ObjectId, OsEntropy, Pages, VolumeId,
     crc::{crc32c, segment_crc},
     disk::RealDisk,
     limits::{SEGMENT_BYTES, SEGMENTS_PER_OBJECT},
@@ -17,18 +17,18 @@ use sluice_net::{
     Failure, Refusal,
     port::{Answer, DataPeer, DataServer, DataServerOptions, DataService, PortStats},
 };
+use sluice_node::{Group, GroupOptions, Node, NodeParts, NodeService};
+use sluice_object::{Store, StoreOptions, StoreUrl, StoredObject, format::tail_len};
 use sluice_store::{Cache, CacheOptions};
-use sluice_wire::{Hello, Limits, Options, Payload, Piece, Region, RequestRef, Welcome};
+use sluice_wire::{ConnectionError, Hello, LaneClass, Limits, Options, Payload, PeerKind, Piece, RequestRef, Welcome};
 use std::{
-    fmt,
     fs::File,
     io,
     net::SocketAddr,
-    os::fd::BorrowedFd,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicU32, AtomicU64, Ordering},
     },
 };
 
@@ -55,8 +55,11 @@ impl Host {
         let options = CacheOptions { dir: dir.into(), capacity_bytes, volume: VOLUME };
         let cache = Cache::open(Arc::new(RealDisk), options, clock.clone())?;
         (0..objects).try_for_each(|number| fill(&cache, number))?;
+        // Nothing is ever missing, so nothing is asked of it.
+        let store = Store::open(&StoreUrl::Memory, StoreOptions::default())?;
         let service = Control {
-            cache,
+            node: Arc::new(Node::new(NodeParts { cache, store, elsewhere: None, clock: clock.clone() })),
+            summed: Arc::default(),
             objects,
             slab: dir.join("slab-00000"),
             clock: clock.clone(),
@@ -75,15 +78,22 @@ impl Host {
     }
 }
 
-/// The id of an object.
-pub(super) fn id(number: u32) -> ObjectId {
-    let mut id = *b"bench object    ";
-    id[12..].copy_from_slice(&number.to_le_bytes());
-    ObjectId(id)
+/// Object number so many.
+pub(super) fn object(number: u32) -> StoredObject {
+    // Ids are random elsewhere too, and places hang on them.
+    let mut id = [0; 16];
+    SmallRng::seed_from_u64(u64::from(number) << 32).fill_bytes(&mut id);
+    let segments = SEGMENTS_PER_OBJECT as u32;
+    StoredObject::new(ObjectId(id), segments, (OBJECT_BYTES + tail_len(segments)) as u64).expect("an object can be so")
+}
+
+/// Who speaks here.
+pub(super) fn hello(peer: PeerKind) -> Hello {
+    Hello { peer, lane: LaneClass::Small, volume: Some(VOLUME), session: None, name: "bench".into() }
 }
 
 fn fill(cache: &Cache, number: u32) -> anyhow::Result<()> {
-    let (object, mut bytes) = (id(number), vec![0; SEGMENT_BYTES]);
+    let (object, mut bytes) = (object(number).id(), vec![0; SEGMENT_BYTES]);
     let mut random = SmallRng::seed_from_u64(number.into());
     for index in 0..SEGMENTS_PER_OBJECT as u32 {
         random.fill_bytes(&mut bytes);
@@ -94,7 +104,8 @@ fn fill(cache: &Cache, number: u32) -> anyhow::Result<()> {
 
 /// Answers the client's questions of how, and opens data ports.
 struct Control {
-    cache: Cache,
+    node: Arc<Node>,
+    summed: Arc<AtomicU64>,
     objects: u32,
     slab: PathBuf,
     clock: Arc<dyn Clock>,
@@ -113,7 +124,15 @@ struct Opened {
 
 impl Control {
     fn open(&self, case: &Case) -> io::Result<u16> {
-        let service = Objects { cache: self.cache.clone(), objects: self.objects, combine: case.combine };
+        let options = GroupOptions::new(hello(PeerKind::Node));
+        let group = Arc::new(Group::new(options, self.clock.clone(), Arc::new(OsEntropy)));
+        let service = Served {
+            node: NodeService::new(self.node.clone(), group, self.clock.clone(), VOLUME, "bench".into()),
+            case: case.clone(),
+            pages: Pages::new(64 << 20),
+            calls: AtomicU32::new(0),
+            summed: self.summed.clone(),
+        };
         let options = DataServerOptions { techniques: case.techniques, connection: connection(), ..Default::default() };
         let any = SocketAddr::new(self.address.ip(), 0);
         let server = DataServer::bind(any, Arc::new(service), options, self.clock.clone(), self.runtime.clone())?;
@@ -128,7 +147,7 @@ impl Control {
     fn usage(&self) -> Usage {
         let open = self.open.lock().expect("nobody panicked");
         let now = open.server.as_ref().map_or_else(PortStats::default, DataServer::stats);
-        Usage::now(&open.before.plus(&now))
+        Usage::now(open.before.plus(&now), self.summed.load(Ordering::Relaxed))
     }
 
     fn raw(&self, body: &[u8]) -> Option<io::Result<u16>> {
@@ -185,65 +204,74 @@ fn malformed() -> Answer {
     Answer::Failed(Failure::new(1, "the request does not parse"))
 }
 
-/// Serves objects as a node does: whole segments from where they lie, with the CRCs that are stored; parts of segments copied.
-struct Objects {
-    cache: Cache,
-    objects: u32,
-    combine: bool,
+/// The node, with what a case has otherwise.
+struct Served {
+    node: NodeService,
+    case: Case,
+    /// For bytes that are read to be sent or summed.
+    pages: Arc<Pages>,
+    calls: AtomicU32,
+    summed: Arc<AtomicU64>,
 }
 
-/// A run of segments on the disk.
-struct Stored(sluice_store::Region);
-
-impl fmt::Debug for Stored {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "segments of {}", self.0.object())
-    }
-}
-
-impl Region for Stored {
-    fn len(&self) -> usize {
-        self.0.len()
-    }
-    fn read_at(&self, offset: usize, buf: &mut [u8]) -> io::Result<()> {
-        self.0.read_at(offset, buf).map_err(io::Error::other)
-    }
-    fn file(&self) -> Option<(BorrowedFd<'_>, u64)> {
-        self.0.file()
-    }
-}
-
-impl Objects {
-    fn read(&self, read: Read) -> Option<Payload> {
-        let pin = self.cache.pin(id(read.object)).filter(|_| read.object < self.objects)?;
-        let (offset, len) = (read.offset as usize, read.len as usize);
-        let is_whole = offset.is_multiple_of(SEGMENT_BYTES) && len.is_multiple_of(SEGMENT_BYTES);
-        if is_whole {
-            let region = pin.region((offset / SEGMENT_BYTES) as u32, (len / SEGMENT_BYTES) as u32).ok()?;
-            let crc = if self.combine {
-                region.crc()
-            } else {
-                let mut bytes = vec![0; len];
-                region.read_at(0, &mut bytes).ok()?;
-                crc32c(&bytes)
-            };
-            return Some(Payload::from(vec![Piece::Region(Arc::new(Stored(region)))]).with_crc(crc).unchecked());
+impl Served {
+    /// The answer with a CRC that is computed from its bytes now. Where they are not sent from the file, they are read only once.
+    fn summed(&self, payload: Payload) -> io::Result<Payload> {
+        self.summed.fetch_add(1, Ordering::Relaxed);
+        let mut page = self.pages.take(payload.len());
+        let mut rest = page.as_mut();
+        for piece in payload.pieces() {
+            let part = rest.split_off_mut(..piece.len()).expect("all pieces are as long as the payload");
+            match piece {
+                Piece::Bytes(bytes) => part.copy_from_slice(bytes),
+                Piece::Region(region) => region.read_at(0, part)?,
+            }
         }
-        let mut bytes = BytesMut::zeroed(len);
-        pin.read_resident_at(read.offset, &mut bytes).or_else(|_| pin.read_at(read.offset, &mut bytes)).ok()?;
-        let bytes: Bytes = bytes.freeze();
-        let crc = crc32c(&bytes);
-        Some(Payload::from(bytes).with_crc(crc).unchecked())
+        let crc = crc32c(page.as_ref());
+        if self.case.techniques.sendfile {
+            return Ok(payload.with_crc(crc));
+        }
+        Ok(Payload::from(Bytes::from_owner(page)).with_crc(crc).unchecked())
     }
 }
 
-impl DataService for Objects {
-    fn hello(&self, hello: &Hello, _: SocketAddr) -> Result<Welcome, Refusal> {
-        welcome(hello)
+impl DataService for Served {
+    fn hello(&self, hello: &Hello, address: SocketAddr) -> Result<Welcome, Refusal> {
+        DataService::hello(&self.node, hello, address)
     }
 
-    fn call(&self, _: &DataPeer, request: RequestRef<'_>) -> Answer {
-        let read = Read::decode(request.body.bytes).filter(|_| request.method == READ);
-        read.and_then(|read| self.read(read)).map_or_else(malformed, Answer::Now)
+    fn opened(&self, peer: &DataPeer) {
+        DataService::opened(&self.node, peer);
+    }
+
+    fn call(&self, peer: &DataPeer, request: RequestRef<'_>) -> Answer {
+        let answer = match DataService::call(&self.node, peer, request) {
+            Answer::Now(payload) if !self.case.combine => match self.summed(payload) {
+                Ok(payload) => Answer::Now(payload),
+                Err(error) => Answer::Failed(Failure::new(2, error.to_string())),
+            },
+            answer => answer,
+        };
+        let is_late = self.case.group.is_some_and(|group| group.late)
+            && self.calls.fetch_add(1, Ordering::Relaxed) % LATE_ONE_IN == LATE_ONE_IN - 1;
+        if !is_late {
+            return answer;
+        }
+        Answer::Later(Box::pin(async move {
+            tokio::time::sleep(LATE_BY).await;
+            match answer {
+                Answer::Now(payload) => Ok(payload),
+                Answer::Failed(failure) => Err(failure),
+                Answer::Later(later) => later.await,
+            }
+        }))
+    }
+
+    fn gone(&self, peer: &DataPeer, why: &ConnectionError) {
+        DataService::gone(&self.node, peer, why);
+    }
+
+    fn epoch(&self) -> u32 {
+        DataService::epoch(&self.node)
     }
 }

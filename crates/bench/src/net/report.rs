@@ -1,6 +1,7 @@
 //! What a case came to.
 
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// One case at one block size: an object of the report.
 #[derive(Clone, Debug, Serialize)]
@@ -9,7 +10,7 @@ pub struct Line {
     pub case: String,
     /// Bytes of a read.
     pub block_bytes: usize,
-    /// Lanes to each host.
+    /// Lanes to each host for large answers, at the end.
     pub connections: usize,
     /// Reads under way at once.
     pub in_flight: usize,
@@ -21,7 +22,7 @@ pub struct Line {
     pub client_cpu_s_per_gib: f64,
     /// Processor time of all hosts, seconds by 2^30 bytes.
     pub node_cpu_s_per_gib: f64,
-    /// Returns of epoll_wait in client and hosts, per second.
+    /// Returns of epoll_wait in client and hosts, per second. Of a group the hosts' alone: its client's are tokio's.
     pub wakeups_per_s: f64,
     /// Of these, the client's.
     pub client_wakeups_per_s: f64,
@@ -35,4 +36,6 @@ pub struct Line {
     pub raw_limit_gbps: f64,
     /// Processor time of its sender, seconds by 2^30 bytes.
     pub raw_sender_cpu_s_per_gib: f64,
+    /// What client and hosts counted, by 1,000 reads; `lanes` as they are.
+    pub counts: BTreeMap<String, f64>,
 }

@@ -6,7 +6,7 @@ use crate::{
 };
 use anyhow::{Context, anyhow, bail};
 use clap::Args;
-use sluice_base::{Clock, SystemClock};
+use sluice_base::{Clock, SystemClock, limits::SEGMENT_BYTES};
 use sluice_bench::net::{Case, Host, Line, Plan, draw, run as measure};
 use std::{
     env,
@@ -20,9 +20,10 @@ use std::{
 
 /// Read from nodes over TCP as mounts do, and see what each technique brings
 ///
-/// Starts a node with a cache of random objects and reads from it, every byte checked: with everything that makes it fast
-/// (all), without any of it (plain), and without one technique at a time (no-NAME). Beside each case stands the raw limit of the same
-/// moment: one TCP connection, sendfile to read(2).
+/// Starts nodes with caches of random objects and reads from them: with everything that makes it fast (all), without any of it
+/// (plain), and without one technique at a time (no-NAME). Every byte is compared with its CRC, but in `unchecked` and `no-splice`, which show
+/// what becomes of bytes that nobody looks at. Beside each case stands the raw limit of the same moment: one TCP connection, sendfile to
+/// read(2).
 ///
 ///   sluice bench net                          every case on this host, 4K, 128K and 1M
 ///
@@ -33,16 +34,24 @@ use std::{
 ///   sluice bench net --serve 0.0.0.0:7000     on the other host
 ///
 ///   sluice bench net --host HOST:7000         here
+///
+/// `late`, `hot` and what is compared with them read whole segments of 32K by way of a group of two nodes: give --host twice.
+///
+/// Columns: lanes for large answers to each node, reads in flight, the rate as a part of the raw limit, seconds of processor time by GiB of
+/// client and nodes, returns of epoll_wait by second and system calls by read of both, the time of a read; then what the technique is
+/// counted by, for 1,000 reads, and what it was in the case that has it.
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub struct NetArgs {
-    /// Cases: all, plain, no-multiplex, no-small-lanes, no-coalesce, no-batch, no-low-water, no-sendfile, no-combine
+    /// Cases: all, plain, no-multiplex, no-small-lanes, no-coalesce, no-batch, no-low-water, no-sendfile, no-combine, no-more-lanes;
+    /// unchecked, no-splice; late, no-hedge; hot, no-second-owner
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = case)]
     case: Vec<Case>,
     /// Bytes of a read, 1 to 4M; several by comma
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = units::parse_size, default_values = ["4K", "128K", "1M"])]
     block: Vec<u64>,
-    /// Lanes to each node. Where a lane has one request at a time (plain, no-multiplex) as many lanes as reads under way
+    /// Lanes to each node, instead of as many as the traffic takes. Where a lane has one request at a time (plain, no-multiplex) as many
+    /// as reads under way
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     connections: Option<u16>,
     /// Reads under way at once: 64 below 64K, else 8
@@ -90,17 +99,21 @@ pub fn run(args: &NetArgs) -> anyhow::Result<ExitCode> {
         bail!("--seconds {} is not between 0.1 and 3600", args.seconds);
     }
     let plans = plans(args)?;
-    let (_node, hosts) = hosts(args)?;
-    let mut lines = Vec::new();
+    let needed = plans.iter().map(|plan| plan.case.nodes()).max().unwrap_or(1);
+    let (_nodes, hosts) = hosts(args, needed)?;
+    let mut lines: Vec<Line> = Vec::new();
     for plan in plans {
-        let line = measure(&plan, &hosts, &clock).with_context(|| format!("case {}", plan.case.name))?;
+        // Hosts that were named are all read from.
+        let hosts = if args.host.is_empty() { &hosts[..plan.case.nodes()] } else { &hosts };
+        let line = measure(&plan, hosts, &clock).with_context(|| format!("case {}", plan.case.name))?;
         if args.json {
             out!("{}", serde_json::to_string(&line)?);
         } else {
             if lines.is_empty() {
                 head();
             }
-            show(&line);
+            let is_base = |other: &&Line| other.case == plan.case.base && other.block_bytes == plan.block;
+            show(&line, plan.case.counter, lines.iter().find(is_base));
         }
         lines.push(line);
     }
@@ -121,15 +134,22 @@ fn plans(args: &NetArgs) -> anyhow::Result<Vec<Plan>> {
         }
         let usual = if block < 64 << 10 { 64 } else { 8 };
         for case in &cases {
+            if case.group.is_some() && !block.is_multiple_of(SEGMENT_BYTES) {
+                continue;
+            }
             let in_flight = args.in_flight.map_or(usual, usize::from);
-            let (connections, in_flight) = match (case.is_one_by_one(), args.connections.map(usize::from)) {
-                (true, Some(connections)) => (connections, connections),
-                (true, None) => (in_flight, in_flight),
-                (false, connections) => (connections.unwrap_or(1), in_flight),
+            let connections = args.connections.map(usize::from);
+            let (connections, in_flight) = match (case.is_one_by_one(), connections) {
+                (true, Some(connections)) => (Some(connections), connections),
+                (true, None) => (Some(in_flight), in_flight),
+                (false, connections) => (connections, in_flight),
             };
             let time = Duration::from_secs_f64(args.seconds);
             plans.push(Plan { case: case.clone(), block, connections, in_flight, time, host_bytes: args.size });
         }
+    }
+    if plans.is_empty() {
+        bail!("late, no-hedge, hot and no-second-owner read whole segments: give --block in multiples of 32K");
     }
     Ok(plans)
 }
@@ -144,14 +164,26 @@ impl Drop for Node {
     }
 }
 
-fn hosts(args: &NetArgs) -> anyhow::Result<(Option<Node>, Vec<SocketAddr>)> {
+fn hosts(args: &NetArgs, needed: usize) -> anyhow::Result<(Vec<Node>, Vec<SocketAddr>)> {
     if !args.host.is_empty() {
+        if args.host.len() < needed {
+            bail!(
+                "{} nodes are named by --host, and {needed} are needed for late, no-hedge, hot and no-second-owner",
+                args.host.len()
+            );
+        }
         let resolve = |host: &String| {
             let mut found = host.to_socket_addrs().with_context(|| format!("finding {host}"))?;
             found.next().ok_or_else(|| anyhow!("{host} has no address"))
         };
-        return Ok((None, args.host.iter().map(resolve).collect::<anyhow::Result<_>>()?));
+        return Ok((Vec::new(), args.host.iter().map(resolve).collect::<anyhow::Result<_>>()?));
     }
+    let nodes = (0..needed).map(|_| start(args)).collect::<anyhow::Result<Vec<_>>>()?;
+    Ok(nodes.into_iter().unzip())
+}
+
+/// Starts a node on this host.
+fn start(args: &NetArgs) -> anyhow::Result<(Node, SocketAddr)> {
     let mut command = Command::new(env::current_exe().context("finding this program")?);
     command.args(["bench", "net", "--serve", "127.0.0.1:0", "--child", "--size", &args.size.to_string()]);
     if let Some(dir) = &args.dir {
@@ -163,7 +195,7 @@ fn hosts(args: &NetArgs) -> anyhow::Result<(Option<Node>, Vec<SocketAddr>)> {
     let mut line = String::new();
     BufReader::new(stdout).read_line(&mut line)?;
     let address = line.trim().parse().map_err(|_| anyhow!("the node did not start"))?;
-    Ok((Some(node), vec![address]))
+    Ok((node, address))
 }
 
 fn serve(args: &NetArgs, address: SocketAddr, clock: Arc<dyn Clock>) -> anyhow::Result<ExitCode> {
@@ -188,7 +220,7 @@ fn serve(args: &NetArgs, address: SocketAddr, clock: Arc<dyn Clock>) -> anyhow::
 
 fn head() {
     out!(
-        "{:<15} {:>6} {:>5} {:>6} {:>7} {:>9} {:>7} {:>15} {:>9} {:>7} {:>8} {:>8}",
+        "{:<15} {:>6} {:>5} {:>6} {:>7} {:>9} {:>7} {:>15} {:>9} {:>7} {:>8} {:>8}  {}",
         "case",
         "block",
         "lanes",
@@ -200,11 +232,12 @@ fn head() {
         "wakes/s",
         "calls",
         "p50 us",
-        "p99 us"
+        "p99 us",
+        "by 1,000 reads"
     );
 }
 
-fn show(line: &Line) {
+fn show(line: &Line, counter: &str, base: Option<&Line>) {
     let block = if line.block_bytes.is_multiple_of(1 << 20) {
         format!("{}M", line.block_bytes >> 20)
     } else if line.block_bytes.is_multiple_of(1 << 10) {
@@ -212,9 +245,13 @@ fn show(line: &Line) {
     } else {
         line.block_bytes.to_string()
     };
-    let bar = "#".repeat(((line.gbps / line.raw_limit_gbps * 20.0) as usize).min(40));
+    let count = |line: &Line| line.counts.get(counter).copied().unwrap_or(0.0);
+    let counted = match base {
+        Some(base) => format!("{counter} {:.0} ({}: {:.0})", count(line), base.case, count(base)),
+        None => format!("{counter} {:.0}", count(line)),
+    };
     out!(
-        "{:<15} {:>6} {:>5} {:>6} {:>7.2} {:>9.0} {:>7.2} {:>7.3} {:>7.3} {:>9.0} {:>7.2} {:>8.0} {:>8.0} {bar}",
+        "{:<15} {:>6} {:>5} {:>6} {:>7.2} {:>9.0} {:>7.2} {:>7.3} {:>7.3} {:>9.0} {:>7.2} {:>8.0} {:>8.0}  {counted}",
         line.case,
         block,
         line.connections,

@@ -31,6 +31,11 @@ macro_rules! stats {
                 [$((stringify!($name), self.$name),)*].into_iter()
             }
 
+            /// From numbers in the order of [`Self::named`]; `None` if they are too few.
+            pub fn from_numbers(numbers: &mut impl Iterator<Item = u64>) -> Option<Self> {
+                Some(Self { $($name: numbers.next()?,)* })
+            }
+
             /// The sum of both.
             pub fn plus(&self, other: &Self) -> Self {
                 Self { $($name: self.$name + other.$name,)* }

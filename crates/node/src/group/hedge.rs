@@ -30,7 +30,8 @@ impl Group {
         let (first, rest) = owners.split_first().ok_or(LinkError::Avoided)?;
         let begun = Arc::new(AtomicBool::new(false));
         let mut owner = pin!(self.tried(first, ask, self.options.try_time, Some(&begun)));
-        let mut outcome = match (timeout(HEDGE_AFTER, &mut owner).await, rest.first()) {
+        let next = rest.first().filter(|_| self.options.hedge);
+        let mut outcome = match (timeout(HEDGE_AFTER, &mut owner).await, next) {
             (Ok(done), _) => done,
             (Err(_), None) => owner.await,
             (Err(_), Some(next)) => match self.hedged(owner, &begun, next, ask, ends).await {
