@@ -11,8 +11,8 @@ use std::{io::IoSlice, time::Duration};
 
 /// Reads of one turn: after this many others have theirs.
 const READS_MAX: usize = 8;
-/// Who answers takes some sixteen requests at a time: the other end uses their answers while this one makes the next.
-const REQUESTS_BYTES: usize = 1200;
+/// Who answers takes some sixteen reads at a time: the other end uses their answers while this one makes the next.
+const REQUESTS_BYTES: usize = 1600;
 /// Bytes written in one turn: after this many others have theirs.
 const WRITE_BYTES_MAX: usize = 4 << 20;
 /// Pieces of one write.
