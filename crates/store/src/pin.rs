@@ -3,7 +3,7 @@
 mod read;
 mod region;
 
-pub(crate) use read::{bound, check_segment, promised_segment, read_segments};
+pub(crate) use read::{bound, check_segment, loading, promised_segment, read_segments};
 pub use region::Region;
 
 use crate::{ReadError, SegmentSum, entry::Hold};

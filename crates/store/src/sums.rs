@@ -1,10 +1,7 @@
 //! Length and checksum of each segment of a slot, and whether its bytes were looked at, readable without a lock.
 
 use sluice_base::limits::SEGMENTS_PER_OBJECT;
-use std::{
-    ops::Range,
-    sync::atomic::{AtomicU16, AtomicU64, Ordering},
-};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What is known of one stored segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,37 +56,27 @@ impl Kept {
 /// that a reader never sees the length of one state with the CRC of another.
 ///
 /// **Verified** says that the bytes which memory has of the segment passed their check after they came from the disk, or are those
-/// that were written: a part of it may then be used as it is, without reading 32 KiB for 4. A read that memory does not have makes the kernel
-/// load it, so who finds that takes the mark away ([`Sums::loading`]), and until then, from before the read, he counts as asking
-/// ([`Sums::asking`]): who has read a part uses it if the mark is still there when nobody asks ([`Sums::is_settled`]). Every other
-/// read of this process looks at all it reads. What this cannot see: pages that memory gave up and somebody brought back without looking
+/// that were written: a part of it may then be used as it is, without reading 32 KiB for 4. Whoever wants to use a part asks first
+/// whether memory has it (cachestat), and takes the mark away if not ([`Sums::loading`]), before the disk is read. Every other read
+/// of this process looks at all it reads. What this cannot see: pages that memory gave up and somebody brought back without looking
 /// at them, between two reads of parts. That is another process which reads slabs, and a sendfile whose pages were dropped after
 /// they had been asked for; the kernel does not by itself (`expect_random`). If the disk has rotted just there, a part of the
 /// segment is served with a wrong byte under a right sum. Scrubbing bounds how long; whole segments are never taken on trust.
-pub(crate) struct Sums {
-    words: [AtomicU64; SEGMENTS_PER_OBJECT],
-    /// By segment, how many ask memory for bytes of it now.
-    asking: [AtomicU16; SEGMENTS_PER_OBJECT],
-}
+pub(crate) struct Sums([AtomicU64; SEGMENTS_PER_OBJECT]);
 
 const BAD: u64 = 1 << 48;
 const VERIFIED: u64 = 1 << 49;
 /// They wrap after 16384; a check would have to run for that long to be taken for a later one.
 const LOADS_SHIFT: u32 = 50;
-/// Looks at who else asks, before that is given up: some microseconds, for what takes one.
-const LOOKS_MAX: u32 = 200;
 
 impl Sums {
     pub(crate) fn new() -> Self {
-        Self {
-            words: [const { AtomicU64::new(0) }; SEGMENTS_PER_OBJECT],
-            asking: [const { AtomicU16::new(0) }; SEGMENTS_PER_OBJECT],
-        }
+        Self([const { AtomicU64::new(0) }; SEGMENTS_PER_OBJECT])
     }
 
     /// Pairs with `publish`: who sees the sum sees the bytes.
     pub(crate) fn get(&self, index: usize) -> Kept {
-        Kept::of(self.words[index].load(Ordering::Acquire))
+        Kept::of(self.0[index].load(Ordering::Acquire))
     }
 
     pub(crate) fn publish(&self, index: usize, sum: SegmentSum) {
@@ -107,38 +94,15 @@ impl Sums {
 
     fn store(&self, index: usize, kept: Kept) {
         debug_assert!(kept.sum.len as usize <= sluice_base::limits::SEGMENT_BYTES);
-        self.words[index].store(kept.word(), Ordering::Release);
+        self.0[index].store(kept.word(), Ordering::Release);
     }
 
-    /// Memory is asked for bytes of these segments until this is dropped; what it lacks may then be loaded.
-    pub(crate) fn asking(&self, segments: Range<usize>) -> Asking<'_> {
-        let asking = Asking(&self.asking[segments]);
-        // Before the read, also for who looks after another one's read.
-        for count in asking.0 {
-            count.fetch_add(1, Ordering::SeqCst);
-        }
-        asking
-    }
-
-    /// Whether what is kept of a segment is still `kept`, and nobody is about to find that it was loaded meanwhile. Looks for a moment
-    /// until nobody asks.
-    pub(crate) fn is_settled(&self, index: usize, kept: Kept) -> bool {
-        let nobody_asks = || self.asking[index].load(Ordering::SeqCst) == 0;
-        let is_quiet = (0..LOOKS_MAX).any(|_| {
-            nobody_asks() || {
-                std::hint::spin_loop();
-                false
-            }
-        });
-        is_quiet && self.get(index) == kept
-    }
-
-    /// The disk is read for the segment. Returns what is known of it then, for [`Sums::verified`].
+    /// The disk is about to be read for the segment. Returns what is known of it then, for [`Sums::verified`].
     pub(crate) fn loading(&self, index: usize) -> Kept {
         let next = |word| {
             Some(Kept { is_verified: false, loads: Kept::of(word).loads.wrapping_add(1), ..Kept::of(word) }.word())
         };
-        match self.words[index].fetch_update(Ordering::AcqRel, Ordering::Acquire, next) {
+        match self.0[index].fetch_update(Ordering::AcqRel, Ordering::Acquire, next) {
             Ok(before) => Kept::of(next(before).unwrap_or(before)),
             Err(word) => Kept::of(word),
         }
@@ -148,44 +112,18 @@ impl Sums {
     pub(crate) fn verified(&self, index: usize, seen: Kept) {
         if !seen.is_verified && !seen.bad {
             let marked = Kept { is_verified: true, ..seen };
-            let _ = self.words[index].compare_exchange(seen.word(), marked.word(), Ordering::AcqRel, Ordering::Relaxed);
+            let _ = self.0[index].compare_exchange(seen.word(), marked.word(), Ordering::AcqRel, Ordering::Relaxed);
         }
     }
 
     pub(crate) fn any_bad(&self) -> bool {
-        self.words.iter().any(|word| word.load(Ordering::Acquire) & BAD != 0)
-    }
-}
-
-/// See [`Sums::asking`].
-pub(crate) struct Asking<'a>(&'a [AtomicU16]);
-
-impl Drop for Asking<'_> {
-    fn drop(&mut self) {
-        for count in self.0 {
-            count.fetch_sub(1, Ordering::SeqCst);
-        }
+        self.0.iter().any(|word| word.load(Ordering::Acquire) & BAD != 0)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_part_is_not_used_while_somebody_may_load_it() {
-        let (sums, sum) = (Sums::new(), SegmentSum { len: 32768, crc: 7 });
-        sums.publish_verified(3, sum);
-        let kept = sums.get(3);
-        assert!(sums.is_settled(3, kept));
-        let (other, asking) = (sums.asking(4..6), sums.asking(1..4));
-        assert!(!sums.is_settled(3, kept) && !sums.is_settled(1, sums.get(1)));
-        // He finds that memory does not have it.
-        sums.loading(3);
-        drop(asking);
-        assert!(!sums.is_settled(3, kept) && sums.is_settled(1, sums.get(1)));
-        drop(other);
-    }
 
     #[test]
     fn a_mark_is_of_the_bytes_that_were_checked() {

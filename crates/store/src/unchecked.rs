@@ -1,6 +1,6 @@
 //! Bytes of slots as they are on the disk, for who does without a check.
 
-use crate::{Pin, ReadError};
+use crate::{Pin, ReadError, pin::loading};
 use sluice_base::limits::SEGMENT_BYTES;
 use std::io;
 
@@ -18,7 +18,12 @@ impl Pin {
         let index = offset / SEGMENT_BYTES as u32;
         match self.0.slab.read_resident(buf, self.0.base() + u64::from(offset)) {
             Ok(true) => Ok(()),
-            Ok(false) => Err(ReadError::NotResident { index }),
+            Ok(false) => {
+                // The kernel loads it now, and nobody has looked at that.
+                let end = (offset as usize + buf.len()).div_ceil(SEGMENT_BYTES);
+                loading(&self.0, index as usize..end);
+                Err(ReadError::NotResident { index })
+            }
             // A slab that lost its tail.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(ReadError::Corrupt { index }),
             Err(error) => Err(ReadError::Io(error)),

@@ -100,10 +100,10 @@ fn read_part(entry: &Entry, index: usize, within: usize, buf: &mut [u8], wait: W
         return Err(ReadError::Absent { index: index as u32 });
     }
     let part = &mut buf[..count];
-    if kept.is_verified {
-        match fetch(entry, index * SEGMENT_BYTES + within, part, Wait::Never, || loading(entry, index..index + 1)) {
-            // Unless somebody finds that the disk must be asked: these may be the bytes that it gave him.
-            Ok(()) if entry.sums.is_settled(index, kept) => return Ok(count),
+    if kept.is_verified && is_unloaded_since(entry, index, within, count)? {
+        match fetch(entry, index * SEGMENT_BYTES + within, part, Wait::Never, || ()) {
+            // Unless somebody has found since that the disk must be asked: these may be the bytes that it gave him.
+            Ok(()) if entry.sums.get(index) == kept => return Ok(count),
             Ok(()) | Err(ReadError::NotResident { .. }) => {}
             Err(error) => return Err(error),
         }
@@ -112,7 +112,17 @@ fn read_part(entry: &Entry, index: usize, within: usize, buf: &mut [u8], wait: W
     Ok(count)
 }
 
-/// Reads `buf` from `offset` of the slot. Calls `loading` when memory lacks some of it, so that the disk was or will be asked.
+/// Whether memory has a part of a verified segment. Otherwise the segment is verified no longer: it comes from the disk again.
+fn is_unloaded_since(entry: &Entry, index: usize, within: usize, count: usize) -> Result<bool, ReadError> {
+    let at = entry.base() + (index * SEGMENT_BYTES + within) as u64;
+    let is_there = entry.slab.is_resident(at, count as u64)? == Some(true);
+    if !is_there {
+        loading(entry, index..index + 1);
+    }
+    Ok(is_there)
+}
+
+/// Reads `buf` from `offset` of the slot. Calls `loading` before the disk is asked for what memory lacks.
 pub(super) fn fetch(
     entry: &Entry,
     offset: usize,
@@ -121,15 +131,14 @@ pub(super) fn fetch(
     loading: impl FnOnce(),
 ) -> Result<(), ReadError> {
     let (at, index) = (entry.base() + offset as u64, (offset / SEGMENT_BYTES) as u32);
-    let asking = entry.sums.asking(offset / SEGMENT_BYTES..(offset + buf.len()).div_ceil(SEGMENT_BYTES));
-    let resident = entry.slab.read_resident(buf, at);
-    if !matches!(resident, Ok(true)) {
-        loading();
-    }
-    drop(asking);
-    let read = match resident {
-        Ok(false) if wait == Wait::Never => return Err(ReadError::NotResident { index }),
-        Ok(false) => entry.slab.read(buf, at),
+    let read = match entry.slab.read_resident(buf, at) {
+        Ok(false) => {
+            loading();
+            if wait == Wait::Never {
+                return Err(ReadError::NotResident { index });
+            }
+            entry.slab.read(buf, at)
+        }
         done => done.map(drop),
     };
     read.map_err(|error| failed(error, index))
@@ -197,7 +206,7 @@ pub(crate) fn read_segments(entry: &Arc<Entry>, count: usize) -> Result<Vec<Opti
 }
 
 /// What is kept of the segments of `range` counts as not looked at: the disk is about to be asked for them.
-pub(super) fn loading(entry: &Entry, range: Range<usize>) {
+pub(crate) fn loading(entry: &Entry, range: Range<usize>) {
     for index in range {
         entry.sums.loading(index);
     }

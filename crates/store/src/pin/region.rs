@@ -76,9 +76,9 @@ impl Region {
         let from = self.first as usize * SEGMENT_BYTES + offset;
         let touched = from / SEGMENT_BYTES..(from + buf.len()).div_ceil(SEGMENT_BYTES);
         if !self.is_there(offset, buf.len())? {
-            loading(&self.hold, touched);
+            loading(&self.hold, touched.clone());
         }
-        fetch(&self.hold, from, buf, Wait::ForDisk, || ())
+        fetch(&self.hold, from, buf, Wait::ForDisk, || loading(&self.hold, touched))
     }
 
     /// Whether memory has all of the bytes at this moment, so that to send them waits for no disk. False where the kernel does not say.

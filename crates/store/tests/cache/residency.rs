@@ -58,6 +58,24 @@ fn bytes_that_come_from_the_disk_again_are_checked_again() {
     assert!(matches!(pin.read_resident_at(SEG, &mut found[..PART]), Err(ReadError::Corrupt { index: 1 })));
 }
 
+/// Who reads without a check makes the kernel load what memory lacks: that is not what was checked before.
+#[test]
+fn what_an_unchecked_read_brings_is_checked_by_the_next_one() {
+    let disk = MemoryDisk::default();
+    let cache = open(&disk, 4);
+    fill(&cache, id(1), 0).unwrap();
+    let (pin, mut found) = (cache.pin(id(1)).unwrap(), vec![0; PART]);
+    pin.read_at(5000, &mut found).unwrap();
+    assert!(disk.flip_bit(slab(), 9000));
+    assert!(is_not_resident(pin.read_unchecked(8192, &mut found)));
+    disk.open(slab().as_ref()).unwrap().read_exact_at(&mut found, 8192).unwrap();
+    assert!(matches!(
+        pin.read_resident_at(8192, &mut found),
+        Err(ReadError::Corrupt { index: 0 }) | Err(ReadError::NotResident { .. })
+    ));
+    assert!(matches!(pin.read_at(8192, &mut found), Err(ReadError::Corrupt { index: 0 })));
+}
+
 #[test]
 fn a_part_of_what_was_checked_costs_that_part() {
     let disk = MemoryDisk::default();
