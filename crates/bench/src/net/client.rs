@@ -6,7 +6,7 @@ mod lanes;
 use super::{
     case::Case,
     control::{OBJECT_BYTES, OPEN, RAW, RAW_USAGE, USAGE, Usage},
-    host::hello,
+    host::{hello, object},
     raw,
     report::Line,
 };
@@ -14,6 +14,7 @@ use anyhow::{Context, anyhow, bail};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use sluice_base::Clock;
 use sluice_net::port::{Ask, Done, PeerKey, Port, PortOptions};
+use sluice_object::StoredObject;
 use sluice_wire::PeerKind;
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -136,22 +137,26 @@ fn measure(plan: &Plan, reader: &mut impl Read, control: &mut Control) -> anyhow
 /// Blocks at random places of the objects of a host.
 pub(super) struct Places {
     random: SmallRng,
-    objects: u32,
+    objects: Vec<StoredObject>,
     blocks: u32,
     block: usize,
 }
 
 impl Places {
     pub(super) fn new(plan: &Plan) -> Self {
-        let objects = (plan.host_bytes / OBJECT_BYTES as u64).max(1) as u32;
+        // Whoever reads one object reads the first.
+        let is_hot = plan.case.group.is_some_and(|group| group.hot);
+        let objects = if is_hot { 1 } else { (plan.host_bytes / OBJECT_BYTES as u64).max(1) as u32 };
         let blocks = (OBJECT_BYTES / plan.block) as u32;
+        let objects = (0..objects).map(object).collect();
         Self { random: SmallRng::seed_from_u64(7), objects, blocks, block: plan.block }
     }
 
-    /// Number of an object, and an offset in it.
-    pub(super) fn next(&mut self) -> (u32, u32) {
+    /// An object, and an offset in it.
+    pub(super) fn next(&mut self) -> (StoredObject, u32) {
         let offset = self.random.random_range(0..self.blocks) * self.block as u32;
-        (self.random.random_range(0..self.objects), offset)
+        let at = self.one_of(self.objects.len());
+        (self.objects[at], offset)
     }
 
     /// One of so many.

@@ -15,7 +15,6 @@ use tokio::runtime::Runtime;
 
 pub(super) struct Reader<'a> {
     plan: &'a Plan,
-    case: GroupCase,
     group: Group,
     places: Places,
     clock: Arc<dyn Clock>,
@@ -43,20 +42,19 @@ impl<'a> Reader<'a> {
         };
         let list = nodes.iter().enumerate().filter_map(member).collect();
         group.update(Members::new(1, list).context("too many nodes")?);
-        Ok(Self { plan, case, group, places: Places::new(plan), clock: clock.clone(), runtime })
+        Ok(Self { plan, group, places: Places::new(plan), clock: clock.clone(), runtime })
     }
 }
 
 impl Read for Reader<'_> {
     fn read_for(&mut self, time: Duration, latencies_us: &mut Vec<u32>) -> anyhow::Result<u64> {
-        let Self { plan, case, group, places, clock, runtime } = self;
+        let Self { plan, group, places, clock, runtime } = self;
         let until = clock.monotonic() + time;
         runtime.block_on(async {
             let (mut under_way, mut reads) = (FuturesUnordered::new(), 0);
             loop {
                 while under_way.len() < plan.in_flight && clock.monotonic() < until {
-                    let ((number, offset), began) = (places.next(), clock.monotonic());
-                    let object = host::object(if case.hot { 0 } else { number });
+                    let ((object, offset), began) = (places.next(), clock.monotonic());
                     let first = offset / SEGMENT_BYTES as u32;
                     let range = first..first + (plan.block / SEGMENT_BYTES) as u32;
                     let read = group.read(object, range);

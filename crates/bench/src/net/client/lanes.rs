@@ -110,8 +110,8 @@ impl<'a> Reader<'a> {
 
     fn ask_all(&mut self, now: Duration) -> anyhow::Result<()> {
         while let Some(at) = self.free.pop() {
-            let ((number, offset), len) = (self.places.next(), self.plan.block as u32);
-            let read = ReadRange { object: host::object(number), offset, len, cached_only: true };
+            let ((object, offset), len) = (self.places.next(), self.plan.block as u32);
+            let read = ReadRange { object, offset, len, cached_only: true };
             let peer = self.peers[self.places.one_of(self.peers.len())];
             let ask = Ask {
                 method: READ_RANGE,
