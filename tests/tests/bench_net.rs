@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 /// The lines of a short run, by case.
 fn lines(args: &[&str]) -> BTreeMap<String, Value> {
-    let common = ["bench", "net", "--seconds", "0.3", "--size", "16M", "--json"];
-    let ran = sluice([&common, args].concat()).ok();
+    let short = if args.contains(&"--seconds") { &[][..] } else { &["--seconds", "0.3", "--size", "16M"] };
+    let ran = sluice([&["bench", "net", "--json"], short, args].concat()).ok();
     let line = |line: &str| serde_json::from_str::<Value>(line).expect("an object a line");
     let all: Vec<Value> = ran.stdout.lines().map(line).collect();
     all.into_iter().map(|line| (line["case"].as_str().expect("a name").to_owned(), line)).collect()
@@ -16,7 +16,7 @@ fn lines(args: &[&str]) -> BTreeMap<String, Value> {
 #[test]
 fn every_case_reads_sound_bytes_and_says_what_it_took() {
     let lines = lines(&["--block", "128K"]);
-    assert_eq!(lines.len(), 16);
+    assert_eq!(lines.len(), 28);
     let fields = [
         "block_bytes",
         "connections",
@@ -33,7 +33,10 @@ fn every_case_reads_sound_bytes_and_says_what_it_took() {
     ];
     for (name, line) in &lines {
         for field in fields {
-            assert!(line[field].as_f64().is_some_and(|number| number > 0.0), "{name}: {field} in {line}");
+            // Nodes that are left alone do nothing.
+            let may_be_0 = name == "no-deadlines" && matches!(field, "wakeups_per_s" | "syscalls_per_request");
+            let is_sound = |number: f64| number > 0.0 || (may_be_0 && number == 0.0);
+            assert!(line[field].as_f64().is_some_and(is_sound), "{name}: {field} in {line}");
         }
     }
 }
@@ -49,21 +52,38 @@ fn gathering_small_requests_saves_system_calls() {
 
 #[test]
 fn what_is_off_is_counted_as_off() {
-    let cases = "all,no-low-water,no-sendfile,no-combine,unchecked,no-splice,late,no-hedge,hot,no-second-owner";
+    let cases = "all,no-low-water,no-sendfile,no-combine,no-at-once,unchecked,no-splice,late,no-hedge,no-cancel,hot,\
+                 no-second-owner,drain,no-drain,join,no-previous";
     let lines = lines(&["--block", "1M", "--case", cases]);
     let count = |case: &str, name: &str| lines[case]["counts"][name].as_f64().expect("a number");
     for (with, without, name) in [
         ("all", "no-low-water", "client_low_waters"),
         ("all", "no-sendfile", "node_sendfiles"),
         ("no-combine", "all", "node_summed"),
+        ("no-at-once", "all", "node_later"),
         ("unchecked", "no-splice", "client_splices"),
         ("late", "no-hedge", "hedged"),
+        ("late", "no-cancel", "node_cancelled"),
+        ("no-drain", "drain", "node_fetched"),
+        ("no-previous", "join", "node_fetched"),
         ("hot", "no-second-owner", "second_owner"),
     ] {
         assert!(count(with, name) > 0.0 && count(without, name) == 0.0, "{name}: {lines:?}");
     }
     let slowest = |case: &str| lines[case]["p99_us"].as_f64().expect("a number");
     assert!(slowest("late") < 400_000.0 && slowest("no-hedge") > 500_000.0, "{lines:?}");
+}
+
+#[test]
+fn what_a_bound_a_deadline_and_a_weight_are_for_is_counted() {
+    let cases = "stalled,no-bound,store-hangs,no-deadlines,uneven,no-weights";
+    let lines = lines(&["--block", "1M", "--case", cases, "--seconds", "1", "--size", "64M"]);
+    let count = |case: &str, name: &str| lines[case]["counts"][name].as_f64().expect("a number");
+    // 16 MiB for each of two peers; 1,024 reads of one of them.
+    assert!(count("stalled", "held_mib") <= 32.0 && count("no-bound", "held_mib") > 500.0, "{lines:?}");
+    // One of 50, and most: nodes that do not answer in time are left alone for seconds.
+    assert!(count("store-hangs", "missed") < 100.0 && count("no-deadlines", "missed") > 200.0, "{lines:?}");
+    assert!(count("uneven", "others") < count("no-weights", "others"), "{lines:?}");
 }
 
 #[test]

@@ -21,7 +21,7 @@ use sluice_base::{Clock, Entropy, ObjectId, Pages};
 use sluice_object::StoredObject;
 use sluice_run::collections::HashMap;
 use sluice_run::lock::Mutex;
-use sluice_wire::Hello;
+use sluice_wire::{Hello, Options};
 use std::{
     ops::Range,
     sync::{
@@ -53,6 +53,8 @@ pub struct GroupOptions {
     pub hedge: bool,
     /// Who owns a hot object and the next in its order are asked in turns.
     pub second_owner: bool,
+    /// Settings of each connection.
+    pub connection: Options,
     /// Time for a node that had the object before the list changed: it answers from its cache or not at all.
     pub previous_time: Duration,
 }
@@ -66,6 +68,7 @@ impl GroupOptions {
             try_time: Duration::from_secs(2),
             hedge: true,
             second_owner: true,
+            connection: Options::default(),
             previous_time: Duration::from_millis(500),
             // What a few readers of 1 MiB have under way.
             pages: Pages::new(16 << 20),
@@ -230,13 +233,7 @@ impl Group {
         if let Some(link) = links.get(&member.name).filter(|link| link.address == member.address) {
             return link.clone();
         }
-        let link = Link::new(
-            member.address,
-            self.options.hello.clone(),
-            self.options.pages.clone(),
-            self.clock.clone(),
-            self.entropy.clone(),
-        );
+        let link = Link::new(member.address, &self.options, self.clock.clone(), self.entropy.clone());
         link.client.set_epoch(self.view.lock().current().epoch());
         let link = Arc::new(link);
         links.insert(member.name.clone(), link.clone());

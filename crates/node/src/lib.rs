@@ -27,5 +27,5 @@ pub use members::{BadList, MEMBERS_MAX, Member, Members, NAME_BYTES_MAX, NodeNam
 pub use membership::{JoinError, Membership, follow, refresh};
 pub use node::{Elsewhere, Node, NodeError, NodeParts};
 pub use registry::{EXPIRY, HEARTBEAT_INTERVAL, Registry, RegistryError};
-pub use service::NodeService;
+pub use service::{NodeService, NodeServiceOptions};
 pub use view::{PREVIOUS_TIME, View};

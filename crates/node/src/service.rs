@@ -12,7 +12,11 @@ use crate::{
     },
 };
 use futures::future::FutureExt;
-use sluice_base::{Clock, VolumeId, crc::crc32c, limits::SEGMENTS_PER_OBJECT};
+use sluice_base::{
+    Clock, VolumeId,
+    crc::crc32c,
+    limits::{SEGMENT_BYTES, SEGMENTS_PER_OBJECT},
+};
 use sluice_net::{
     Failure, Peer, Refusal, Service,
     port::{Answer as Reply, DataPeer, DataService},
@@ -30,12 +34,27 @@ use std::{
     },
     time::Duration,
 };
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// Segments of answers that one connection may have under way until they are with the socket: four whole objects, 16 MiB.
-const SEGMENTS_MAX: usize = 4 * SEGMENTS_PER_OBJECT;
 /// The asker is told so long before it stops waiting that the store is slow: it would believe that the node is.
 const EARLY: Duration = Duration::from_millis(250);
+
+/// Settings of a [`NodeService`].
+#[derive(Clone, Debug)]
+pub struct NodeServiceOptions {
+    /// Segments of answers that one connection may have under way until they are with the socket.
+    pub segments_max: usize,
+    /// What memory has is answered at once, on the thread that took the request; without it every read is a task's, and waits for the disk
+    /// where it has to.
+    pub at_once: bool,
+}
+
+impl Default for NodeServiceOptions {
+    /// Four whole objects, 16 MiB.
+    fn default() -> Self {
+        Self { segments_max: 4 * SEGMENTS_PER_OBJECT, at_once: true }
+    }
+}
 
 /// Answers reads. A peer that knows another list of members is told the epoch of ours with the answer.
 pub struct NodeService {
@@ -44,6 +63,9 @@ pub struct NodeService {
     clock: Arc<dyn Clock>,
     volume: VolumeId,
     name: String,
+    options: NodeServiceOptions,
+    /// Segments of answers that are being read or wait to be taken.
+    held: Arc<AtomicUsize>,
     /// By the number of the connection, of those that tasks serve; those of threads have theirs by them ([`DataPeer::kept`]).
     shares: Mutex<HashMap<u64, Share>>,
     of_threads: AtomicUsize,
@@ -66,7 +88,18 @@ impl NodeService {
     /// Serves `node`, called `name`, to peers of `volume`; `group` is what it knows of the others, `clock` that of the server
     /// which runs this.
     pub fn new(node: Arc<Node>, group: Arc<Group>, clock: Arc<dyn Clock>, volume: VolumeId, name: String) -> Self {
-        Self { node, group, clock, volume, name, shares: Mutex::default(), of_threads: AtomicUsize::new(0) }
+        let (options, held, of_threads) = (NodeServiceOptions::default(), Arc::default(), AtomicUsize::new(0));
+        Self { node, group, clock, volume, name, options, held, shares: Mutex::default(), of_threads }
+    }
+
+    /// The same, with other settings than the usual ones.
+    pub fn with(self, options: NodeServiceOptions) -> Self {
+        Self { options, ..self }
+    }
+
+    /// Bytes of answers that are being read or wait to be taken by their peers, in memory or kept in their slots: in whole segments.
+    pub fn held_bytes(&self) -> usize {
+        self.held.load(Relaxed) * SEGMENT_BYTES
     }
 
     /// Peers that are connected.
@@ -94,9 +127,10 @@ impl NodeService {
             other => return Reply::Failed(self.no_method(other)),
         };
         let Some(read) = read else { return Reply::Failed(malformed("the request does not parse".into())) };
-        let Ok(room) = share.segments.clone().try_acquire_many_owned(room_for(&read)) else {
-            return self.read_later(share, read, deadline);
-        };
+        let count = room_for(&read);
+        let permit = share.segments.clone().try_acquire_many_owned(count).ok().filter(|_| self.options.at_once);
+        let Some(permit) = permit else { return self.read_later(share, read, deadline) };
+        let room = Room::new(permit, count, &self.held);
         match self.node.answer_now(&read) {
             None => self.read_later(share, read, deadline),
             Some(Ok(answer)) => Reply::Now(answer.holding(room).into_payload()),
@@ -106,11 +140,13 @@ impl NodeService {
 
     fn read_later(&self, share: &Share, read: Read, deadline: Option<Duration>) -> Reply {
         let (node, clock, segments) = (self.node.clone(), self.clock.clone(), share.segments.clone());
+        let (count, held) = (room_for(&read), self.held.clone());
         let is_cached_only = read.cached_only();
         let later = async move {
-            let Ok(room) = segments.acquire_many_owned(room_for(&read)).await else {
+            let Ok(permit) = segments.acquire_many_owned(count).await else {
                 return Err(failure(&NodeError::Busy));
             };
+            let room = Room::new(permit, count, &held);
             // Ends with this future.
             let mut task = JoinSet::new();
             task.spawn(async move { node.answer(&read).await });
@@ -176,10 +212,30 @@ impl NodeService {
     }
 }
 
+/// What an answer takes of its connection's share, until the last of it is with the socket.
+struct Room {
+    _permit: OwnedSemaphorePermit,
+    count: u32,
+    held: Arc<AtomicUsize>,
+}
+
+impl Room {
+    fn new(permit: OwnedSemaphorePermit, count: u32, held: &Arc<AtomicUsize>) -> Self {
+        held.fetch_add(count as usize, Relaxed);
+        Self { _permit: permit, count, held: held.clone() }
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.held.fetch_sub(self.count as usize, Relaxed);
+    }
+}
+
 impl Share {
-    fn new() -> Self {
+    fn new(options: &NodeServiceOptions) -> Self {
         Self {
-            segments: Arc::new(Semaphore::new(SEGMENTS_MAX)),
+            segments: Arc::new(Semaphore::new(options.segments_max)),
             checks: Arc::new(Semaphore::new(1)),
             fills: Arc::new(Semaphore::new(FILLS_MAX)),
         }
@@ -206,7 +262,7 @@ impl Service for NodeService {
     }
 
     fn opened(&self, peer: &Arc<Peer>) {
-        self.shares.lock().insert(peer.number(), Share::new());
+        self.shares.lock().insert(peer.number(), Share::new(&self.options));
     }
 
     async fn call(&self, peer: &Arc<Peer>, request: Request) -> Result<Payload, Failure> {
@@ -235,7 +291,7 @@ impl DataService for NodeService {
     }
 
     fn opened(&self, peer: &DataPeer) {
-        peer.keep(Share::new());
+        peer.keep(Share::new(&self.options));
         self.of_threads.fetch_add(1, Relaxed);
     }
 

@@ -32,6 +32,10 @@ pub struct Options {
     pub output_bytes_max: usize,
     /// How long to wait for the peer.
     pub timers: Timers,
+    /// The peer is told what nobody waits for any more; without it it answers that too, and the answer is thrown away.
+    pub cancel: bool,
+    /// The peer is told how long its answer is waited for.
+    pub deadlines: bool,
 }
 
 impl Default for Options {
@@ -42,6 +46,8 @@ impl Default for Options {
             limits: Limits::default(),
             output_bytes_max: 8 << 20,
             timers: Timers::default(),
+            cancel: true,
+            deadlines: true,
         }
     }
 }

@@ -4,16 +4,17 @@ mod group;
 mod lanes;
 
 use super::{
-    case::Case,
-    control::{OBJECT_BYTES, OPEN, RAW, RAW_USAGE, USAGE, Usage},
+    case::{ABSENT_OBJECTS, ABSENT_ONE_IN, Ail, Case},
+    control::{MEMBERS, OBJECT_BYTES, OPEN, RAW, RAW_USAGE, USAGE, Usage},
     host::{hello, object},
     raw,
     report::Line,
 };
-use anyhow::{Context, anyhow, bail};
+use anyhow::{Context, anyhow, bail, ensure};
 use rand::{Rng, SeedableRng, rngs::SmallRng};
 use sluice_base::Clock;
 use sluice_net::port::{Ask, Done, PeerKey, Port, PortOptions};
+use sluice_node::Members;
 use sluice_object::StoredObject;
 use sluice_wire::PeerKind;
 use std::{collections::BTreeMap, net::SocketAddr, sync::Arc, time::Duration};
@@ -50,7 +51,10 @@ pub fn run(plan: &Plan, hosts: &[SocketAddr], clock: &Arc<dyn Clock>) -> anyhow:
     let ports = control.open(&plan.case)?;
     let measured = match plan.case.group {
         None => measure(plan, &mut lanes::Reader::new(plan, &ports, clock)?, &mut control)?,
-        Some(group) => measure(plan, &mut group::Reader::new(plan, group, &ports, clock)?, &mut control)?,
+        Some(group) => {
+            let lists = group::lists(group, &ports, plan.host_bytes)?;
+            measure(plan, &mut group::Reader::new(plan, group, lists, clock)?, &mut control)?
+        }
     };
     let after = control.raw(plan)?;
     let Measured { reads, seconds, client, hosts, own, latencies_us } = measured;
@@ -62,10 +66,13 @@ pub fn run(plan: &Plan, hosts: &[SocketAddr], clock: &Arc<dyn Clock>) -> anyhow:
         usage.lanes.named().map(|(name, count)| (format!("{side}_{name}"), by_1000(count))).collect::<Vec<_>>()
     };
     let mut counts: BTreeMap<_, _> = named("client", &client).into_iter().chain(named("node", &hosts)).collect();
-    counts.insert("node_summed".into(), by_1000(hosts.summed));
-    counts.insert("hedged".into(), by_1000(own.hedged));
-    counts.insert("second_owner".into(), by_1000(own.second_owner));
+    let of_node = [("summed", hosts.node.summed), ("moved", hosts.node.moved), ("fetched", hosts.node.fetched)];
+    counts.extend(of_node.map(|(name, count)| (format!("node_{name}"), by_1000(count))));
+    let of_reader = own.named().map(|(name, count)| (name.to_owned(), by_1000(count)));
+    counts.extend(of_reader);
     counts.insert("lanes".into(), own.lanes as f64);
+    counts.insert("held_mib".into(), hosts.node.held_bytes as f64 / f64::from(1 << 20));
+    ensure!(counts.contains_key(plan.case.counter), "nobody counts {}", plan.case.counter);
     Ok(Line {
         case: plan.case.name.into(),
         block_bytes: plan.block,
@@ -91,6 +98,16 @@ pub(super) trait Read {
     /// Reads for so long, then lets what is under way end; returns how many.
     fn read_for(&mut self, time: Duration, latencies_us: &mut Vec<u32>) -> anyhow::Result<u64>;
 
+    /// The next list of members, if there is one.
+    fn next_members(&mut self) -> Option<Members> {
+        None
+    }
+
+    /// This is the list of members from now on.
+    fn change(&mut self, members: Members) {
+        drop(members);
+    }
+
     /// What its lanes did.
     fn usage(&self) -> Usage;
 
@@ -107,6 +124,27 @@ pub(super) struct Own {
     pub(super) hedged: u64,
     /// Reads that were asked of a second owner.
     pub(super) second_owner: u64,
+    /// Reads that no node answered: they took as long as the store does.
+    pub(super) missed: u64,
+    /// Reads that another node than the first answered.
+    pub(super) others: u64,
+}
+
+impl Own {
+    fn since(self, before: Self) -> Self {
+        Self {
+            hedged: self.hedged - before.hedged,
+            second_owner: self.second_owner - before.second_owner,
+            missed: self.missed - before.missed,
+            others: self.others - before.others,
+            ..self
+        }
+    }
+
+    fn named(&self) -> [(&'static str, u64); 4] {
+        let Self { hedged, second_owner, missed, others, lanes: _ } = *self;
+        [("hedged", hedged), ("second_owner", second_owner), ("missed", missed), ("others", others)]
+    }
 }
 
 struct Measured {
@@ -120,24 +158,35 @@ struct Measured {
 }
 
 fn measure(plan: &Plan, reader: &mut impl Read, control: &mut Control) -> anyhow::Result<Measured> {
+    tell_change(reader, control)?;
     // Windows grow, buffers are made; lanes too.
     reader.read_for(plan.time / 4, &mut Vec::new())?;
+    tell_change(reader, control)?;
     let (hosts, client, own) = (control.usage()?, reader.usage(), reader.own());
     let mut latencies_us = Vec::with_capacity(LATENCIES_MAX);
     let began = raw::now();
     let reads = reader.read_for(plan.time, &mut latencies_us)?;
     let seconds = began.elapsed().as_secs_f64();
-    let (client, now) = (reader.usage().since(client), reader.own());
+    let (client, own) = (reader.usage().since(client), reader.own().since(own));
     let hosts = control.usage()?.since(hosts);
     latencies_us.sort_unstable();
-    let (hedged, second_owner) = (now.hedged - own.hedged, now.second_owner - own.second_owner);
-    Ok(Measured { reads, seconds, client, hosts, own: Own { hedged, second_owner, ..now }, latencies_us })
+    Ok(Measured { reads, seconds, client, hosts, own, latencies_us })
+}
+
+/// Nodes learn of a change before their reader does.
+fn tell_change(reader: &mut impl Read, control: &mut Control) -> anyhow::Result<()> {
+    let Some(members) = reader.next_members() else { return Ok(()) };
+    control.members(&members)?;
+    reader.change(members);
+    Ok(())
 }
 
 /// Blocks at random places of the objects of a host.
 pub(super) struct Places {
     random: SmallRng,
     objects: Vec<StoredObject>,
+    /// Objects that no host has.
+    absent: Vec<StoredObject>,
     blocks: u32,
     block: usize,
 }
@@ -148,13 +197,19 @@ impl Places {
         let is_hot = plan.case.group.is_some_and(|group| group.hot);
         let objects = if is_hot { 1 } else { (plan.host_bytes / OBJECT_BYTES as u64).max(1) as u32 };
         let blocks = (OBJECT_BYTES / plan.block) as u32;
+        let absent = if plan.case.ail() == Ail::StoreHangs { ABSENT_OBJECTS } else { 0 };
+        let absent = (objects..objects + absent).map(object).collect();
         let objects = (0..objects).map(object).collect();
-        Self { random: SmallRng::seed_from_u64(7), objects, blocks, block: plan.block }
+        Self { random: SmallRng::seed_from_u64(7), objects, absent, blocks, block: plan.block }
     }
 
     /// An object, and an offset in it.
     pub(super) fn next(&mut self) -> (StoredObject, u32) {
         let offset = self.random.random_range(0..self.blocks) * self.block as u32;
+        if !self.absent.is_empty() && self.one_of(ABSENT_ONE_IN) == 0 {
+            let at = self.one_of(self.absent.len());
+            return (self.absent[at], offset);
+        }
         let at = self.one_of(self.objects.len());
         (self.objects[at], offset)
     }
@@ -206,7 +261,13 @@ impl Control {
 
     /// Data ports for a case.
     fn open(&mut self, case: &Case) -> anyhow::Result<Vec<SocketAddr>> {
-        (0..self.hosts.len()).map(|host| self.port_of(host, OPEN, &case.encode())).collect()
+        let body = |host: usize| [&[host as u8], case.name.as_bytes()].concat();
+        (0..self.hosts.len()).map(|host| self.port_of(host, OPEN, &body(host))).collect()
+    }
+
+    /// Tells all hosts the list of members.
+    fn members(&mut self, members: &Members) -> anyhow::Result<()> {
+        (0..self.hosts.len()).try_for_each(|host| self.ask(host, MEMBERS, &members.encode()).map(drop))
     }
 
     fn port_of(&mut self, host: usize, method: u16, body: &[u8]) -> anyhow::Result<SocketAddr> {

@@ -2,7 +2,7 @@
 
 use sluice_net::port::PortStats;
 
-/// Opens a data port for the case that the body names; the answer is its number.
+/// Opens a data port; the body is the place of the host among all (u8) and the name of the case, the answer the number of the port.
 pub(super) const OPEN: u16 = 900;
 /// What the process has used so far: [`Usage`].
 pub(super) const USAGE: u16 = 901;
@@ -10,6 +10,8 @@ pub(super) const USAGE: u16 = 901;
 pub(super) const RAW: u16 = 902;
 /// Processor time of the last raw sender in microseconds.
 pub(super) const RAW_USAGE: u16 = 903;
+/// The list of members from now on; the answer is empty.
+pub(super) const MEMBERS: u16 = 904;
 /// Objects of a host, all of them of this size. Their ids are their numbers.
 pub(super) const OBJECT_BYTES: usize = sluice_base::limits::OBJECT_BYTES;
 
@@ -17,15 +19,28 @@ pub(super) const OBJECT_BYTES: usize = sluice_base::limits::OBJECT_BYTES;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Usage {
     pub(super) cpu_us: u64,
-    /// Answers of which it computed the CRC anew.
-    pub(super) summed: u64,
+    pub(super) node: NodeCounts,
     pub(super) lanes: PortStats,
 }
 
+/// What only a node counts.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct NodeCounts {
+    /// Answers of which it computed the CRC anew.
+    pub(super) summed: u64,
+    /// Pieces that it had of another node.
+    pub(super) moved: u64,
+    /// Pieces that it had of what stands for the store.
+    pub(super) fetched: u64,
+    /// Bytes of answers that peers have not taken: as they are, not since the start.
+    pub(super) held_bytes: u64,
+}
+
 impl Usage {
-    pub(super) fn now(lanes: PortStats, summed: u64) -> Self {
+    /// What this process has used, but for its lanes.
+    pub(super) fn now(lanes: PortStats, node: NodeCounts) -> Self {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-        Self { cpu_us: micros(time), summed, lanes }
+        Self { cpu_us: micros(time), node, lanes }
     }
 
     /// System calls of lanes and waits.
@@ -35,26 +50,40 @@ impl Usage {
     }
 
     pub(super) fn plus(self, other: Self) -> Self {
-        let (cpu_us, summed) = (self.cpu_us + other.cpu_us, self.summed + other.summed);
-        Self { cpu_us, summed, lanes: self.lanes.plus(&other.lanes) }
+        let node = NodeCounts {
+            summed: self.node.summed + other.node.summed,
+            moved: self.node.moved + other.node.moved,
+            fetched: self.node.fetched + other.node.fetched,
+            held_bytes: self.node.held_bytes + other.node.held_bytes,
+        };
+        Self { cpu_us: self.cpu_us + other.cpu_us, node, lanes: self.lanes.plus(&other.lanes) }
     }
 
     pub(super) fn since(self, before: Self) -> Self {
-        let (cpu_us, summed) = (self.cpu_us - before.cpu_us, self.summed.saturating_sub(before.summed));
-        Self { cpu_us, summed, lanes: self.lanes.since(&before.lanes) }
+        let node = NodeCounts {
+            summed: self.node.summed.saturating_sub(before.node.summed),
+            moved: self.node.moved.saturating_sub(before.node.moved),
+            fetched: self.node.fetched.saturating_sub(before.node.fetched),
+            held_bytes: self.node.held_bytes,
+        };
+        Self { cpu_us: self.cpu_us - before.cpu_us, node, lanes: self.lanes.since(&before.lanes) }
     }
 
     pub(super) fn encode(self) -> Vec<u8> {
-        let numbers = [self.cpu_us, self.summed].into_iter().chain(self.lanes.named().map(|(_, count)| count));
+        let NodeCounts { summed, moved, fetched, held_bytes } = self.node;
+        let numbers = [self.cpu_us, summed, moved, fetched, held_bytes];
+        let numbers = numbers.into_iter().chain(self.lanes.named().map(|(_, count)| count));
         numbers.flat_map(u64::to_le_bytes).collect()
     }
 
     pub(super) fn decode(bytes: &[u8]) -> Option<Self> {
         let (numbers, rest) = bytes.as_chunks::<8>();
         let mut numbers = numbers.iter().map(|number| u64::from_le_bytes(*number));
-        let (cpu_us, summed) = (numbers.next()?, numbers.next()?);
+        let mut next = || numbers.next();
+        let cpu_us = next()?;
+        let node = NodeCounts { summed: next()?, moved: next()?, fetched: next()?, held_bytes: next()? };
         let lanes = PortStats::from_numbers(&mut numbers)?;
-        (rest.is_empty() && numbers.next().is_none()).then_some(Self { cpu_us, summed, lanes })
+        (rest.is_empty() && numbers.next().is_none()).then_some(Self { cpu_us, node, lanes })
     }
 }
 

@@ -1,15 +1,20 @@
 //! The side that is read from: a node as the product has it, with a full cache and an empty store.
 
+mod far;
+mod served;
+
 use super::{
-    case::{Case, LATE_BY, LATE_ONE_IN},
-    control::{OBJECT_BYTES, OPEN, RAW, RAW_USAGE, USAGE, Usage},
+    case::{Case, Change},
+    control::{MEMBERS, NodeCounts, OBJECT_BYTES, OPEN, RAW, RAW_USAGE, USAGE, Usage},
     raw,
 };
-use bytes::Bytes;
+use anyhow::Context;
+use far::Far;
 use rand::{RngCore, SeedableRng, rngs::SmallRng};
+use served::Served;
 use sluice_base::{
-    Clock, ObjectId, OsEntropy, Pages, VolumeId,
-    crc::{crc32c, segment_crc},
+    Clock, ObjectId, OsEntropy, VolumeId,
+    crc::segment_crc,
     disk::RealDisk,
     limits::{SEGMENT_BYTES, SEGMENTS_PER_OBJECT},
 };
@@ -17,10 +22,10 @@ use sluice_net::{
     Failure, Refusal,
     port::{Answer, DataPeer, DataServer, DataServerOptions, DataService, PortStats},
 };
-use sluice_node::{Group, GroupOptions, Node, NodeParts, NodeService};
+use sluice_node::{Group, GroupOptions, Members, Node, NodeName, NodeParts, NodeService, NodeServiceOptions};
 use sluice_object::{Store, StoreOptions, StoreUrl, StoredObject, format::tail_len};
 use sluice_store::{Cache, CacheOptions};
-use sluice_wire::{ConnectionError, Hello, LaneClass, Limits, Options, Payload, PeerKind, Piece, RequestRef, Welcome};
+use sluice_wire::{Hello, LaneClass, Limits, Options, Payload, PeerKind, RequestRef, Welcome};
 use std::{
     fs::File,
     io,
@@ -28,9 +33,10 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex,
-        atomic::{AtomicU32, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
 };
+use tokio::sync::Semaphore;
 
 /// The volume that hosts pretend to serve, so that nothing else connects to them by mistake.
 pub(super) const VOLUME: VolumeId = VolumeId(*b"sluice bench net");
@@ -50,16 +56,11 @@ impl Host {
         runtime: tokio::runtime::Handle,
     ) -> anyhow::Result<Self> {
         let objects = (bytes / OBJECT_BYTES as u64).max(1) as u32;
-        // A slot more than there are objects, as a full cache makes room.
-        let capacity_bytes = (u64::from(objects) + 1) * OBJECT_BYTES as u64;
-        let options = CacheOptions { dir: dir.into(), capacity_bytes, volume: VOLUME };
-        let cache = Cache::open(Arc::new(RealDisk), options, clock.clone())?;
+        let cache = cache_for(dir, objects, clock.clone())?;
         (0..objects).try_for_each(|number| fill(&cache, number))?;
-        // Nothing is ever missing, so nothing is asked of it.
-        let store = Store::open(&StoreUrl::Memory, StoreOptions::default())?;
         let service = Control {
-            node: Arc::new(Node::new(NodeParts { cache, store, elsewhere: None, clock: clock.clone() })),
-            summed: Arc::default(),
+            cache,
+            counters: Arc::default(),
             objects,
             slab: dir.join("slab-00000"),
             clock: clock.clone(),
@@ -76,6 +77,12 @@ impl Host {
     pub fn address(&self) -> SocketAddr {
         self.control.address()
     }
+}
+
+/// Room for so many objects, and a slot more, as a full cache makes room.
+fn cache_for(dir: &Path, objects: u32, clock: Arc<dyn Clock>) -> anyhow::Result<Cache> {
+    let capacity_bytes = (u64::from(objects) + 1) * OBJECT_BYTES as u64;
+    Ok(Cache::open(Arc::new(RealDisk), CacheOptions { dir: dir.into(), capacity_bytes, volume: VOLUME }, clock)?)
 }
 
 /// Object number so many.
@@ -104,50 +111,101 @@ fn fill(cache: &Cache, number: u32) -> anyhow::Result<()> {
 
 /// Answers the client's questions of how, and opens data ports.
 struct Control {
-    node: Arc<Node>,
-    summed: Arc<AtomicU64>,
+    /// It has every object.
+    cache: Cache,
+    counters: Arc<Counters>,
     objects: u32,
     slab: PathBuf,
     clock: Arc<dyn Clock>,
     runtime: tokio::runtime::Handle,
-    /// The data port of now, and what former ones counted.
+    /// The node of now, and what the lanes of former ones counted.
     open: Mutex<Opened>,
     raw_us: Arc<AtomicU64>,
     address: SocketAddr,
 }
 
+/// Over all cases; see [`NodeCounts`].
+#[derive(Default)]
+struct Counters {
+    summed: AtomicU64,
+    moved: AtomicU64,
+    fetched: AtomicU64,
+}
+
 #[derive(Default)]
 struct Opened {
-    server: Option<DataServer>,
+    node: Option<OpenNode>,
     before: PortStats,
 }
 
+/// A node as a case wants it.
+struct OpenNode {
+    server: DataServer,
+    service: Arc<Served>,
+    group: Arc<Group>,
+    /// Of a cache of its own.
+    _dir: Option<tempfile::TempDir>,
+}
+
 impl Control {
-    fn open(&self, case: &Case) -> io::Result<u16> {
-        let options = GroupOptions::new(hello(PeerKind::Node));
-        let group = Arc::new(Group::new(options, self.clock.clone(), Arc::new(OsEntropy)));
-        let service = Served {
-            node: NodeService::new(self.node.clone(), group, self.clock.clone(), VOLUME, "bench".into()),
-            case: case.clone(),
-            pages: Pages::new(64 << 20),
-            calls: AtomicU32::new(0),
-            summed: self.summed.clone(),
-        };
-        let options = DataServerOptions { techniques: case.techniques, connection: connection(), ..Default::default() };
-        let any = SocketAddr::new(self.address.ip(), 0);
-        let server = DataServer::bind(any, Arc::new(service), options, self.clock.clone(), self.runtime.clone())?;
-        let port = server.address().port();
+    /// As the host of this number among all.
+    fn open(&self, number: u8, case: &Case) -> anyhow::Result<u16> {
         let mut open = self.open.lock().expect("nobody panicked");
-        if let Some(former) = open.server.replace(server) {
-            open.before = open.before.plus(&former.stats());
+        if let Some(former) = open.node.take() {
+            open.before = open.before.plus(&former.server.stats());
         }
+        let node = self.node(number, case)?;
+        let port = node.server.address().port();
+        open.node = Some(node);
         Ok(port)
+    }
+
+    fn node(&self, number: u8, case: &Case) -> anyhow::Result<OpenNode> {
+        let name = node_name(number.into());
+        let options = GroupOptions { own: Some(name.clone()), ..GroupOptions::new(hello(PeerKind::Node)) };
+        let group = Arc::new(Group::new(options, self.clock.clone(), Arc::new(OsEntropy)));
+        let is_empty = number > 0 && case.group.is_some_and(|group| group.change != Change::None);
+        let dir = is_empty.then(|| tempfile::tempdir_in(self.slab.parent().unwrap_or(Path::new("."))));
+        let dir = dir.transpose().context("making a directory for an empty cache")?;
+        let cache = match &dir {
+            Some(dir) => cache_for(dir.path(), self.objects, self.clock.clone())?,
+            None => self.cache.clone(),
+        };
+        let previous = case.group.is_none_or(|group| group.previous).then(|| group.clone());
+        let far = Far { previous, cache: self.cache.clone(), counters: self.counters.clone() };
+        // What it misses is had elsewhere.
+        let store = Store::open(&StoreUrl::Memory, StoreOptions::default())?;
+        let parts = NodeParts { cache, store, elsewhere: Some(Arc::new(far)), clock: self.clock.clone() };
+        let node = Arc::new(Node::new(parts));
+        let mut options = NodeServiceOptions { at_once: case.at_once, ..NodeServiceOptions::default() };
+        let mut connection = connection();
+        if !case.bound {
+            options.segments_max = Semaphore::MAX_PERMITS;
+            connection.output_bytes_max = usize::MAX;
+        }
+        let service = NodeService::new(node, group.clone(), self.clock.clone(), VOLUME, name.to_string());
+        let service = Served::new(service.with(options), case.clone(), number, self.counters.clone());
+        let service = Arc::new(service);
+        let options = DataServerOptions { techniques: case.techniques, connection, ..Default::default() };
+        let any = SocketAddr::new(self.address.ip(), 0);
+        let server = DataServer::bind(any, service.clone(), options, self.clock.clone(), self.runtime.clone())?;
+        Ok(OpenNode { server, service, group, _dir: dir })
+    }
+
+    fn members(&self, members: Members) {
+        if let Some(node) = &self.open.lock().expect("nobody panicked").node {
+            node.group.update(members);
+        }
     }
 
     fn usage(&self) -> Usage {
         let open = self.open.lock().expect("nobody panicked");
-        let now = open.server.as_ref().map_or_else(PortStats::default, DataServer::stats);
-        Usage::now(open.before.plus(&now), self.summed.load(Ordering::Relaxed))
+        let now = open.node.as_ref().map_or_else(PortStats::default, |node| node.server.stats());
+        let held_bytes = open.node.as_ref().map_or(0, |node| node.service.held_bytes());
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let Counters { summed, moved, fetched } = &*self.counters;
+        let (summed, moved, fetched) = (count(summed), count(moved), count(fetched));
+        Usage::now(open.before.plus(&now), NodeCounts { summed, moved, fetched, held_bytes })
     }
 
     fn raw(&self, body: &[u8]) -> Option<io::Result<u16>> {
@@ -179,18 +237,36 @@ impl DataService for Control {
 
     fn call(&self, _: &DataPeer, request: RequestRef<'_>) -> Answer {
         let body = request.body.bytes;
-        let port = |port: io::Result<u16>| match port {
+        let port = |port: anyhow::Result<u16>| match port {
             Ok(port) => Answer::Now(port.to_le_bytes().to_vec().into()),
-            Err(error) => Answer::Failed(Failure::new(2, error.to_string())),
+            Err(error) => Answer::Failed(Failure::new(2, format!("{error:#}"))),
         };
         match request.method {
-            OPEN => Case::decode(body).map_or_else(malformed, |case| port(self.open(&case))),
+            OPEN => open_of(body).map_or_else(malformed, |(number, case)| port(self.open(number, &case))),
+            MEMBERS => match Members::decode(body) {
+                Ok(members) => {
+                    self.members(members);
+                    Answer::Now(Payload::default())
+                }
+                Err(_) => malformed(),
+            },
             USAGE => Answer::Now(self.usage().encode().into()),
-            RAW => self.raw(body).map_or_else(malformed, port),
+            RAW => self.raw(body).map_or_else(malformed, |raw| port(raw.map_err(Into::into))),
             RAW_USAGE => Answer::Now(self.raw_us.load(Ordering::Acquire).to_le_bytes().to_vec().into()),
             _ => malformed(),
         }
     }
+}
+
+/// What OPEN says.
+fn open_of(body: &[u8]) -> Option<(u8, Case)> {
+    let (number, name) = body.split_first()?;
+    Some((*number, Case::find(std::str::from_utf8(name).ok()?)?))
+}
+
+/// How a host is called in lists of members.
+pub(super) fn node_name(number: usize) -> NodeName {
+    NodeName::new(&format!("node-{number}")).expect("a name may be so")
 }
 
 fn welcome(hello: &Hello) -> Result<Welcome, Refusal> {
@@ -202,76 +278,4 @@ fn welcome(hello: &Hello) -> Result<Welcome, Refusal> {
 
 fn malformed() -> Answer {
     Answer::Failed(Failure::new(1, "the request does not parse"))
-}
-
-/// The node, with what a case has otherwise.
-struct Served {
-    node: NodeService,
-    case: Case,
-    /// For bytes that are read to be sent or summed.
-    pages: Arc<Pages>,
-    calls: AtomicU32,
-    summed: Arc<AtomicU64>,
-}
-
-impl Served {
-    /// The answer with a CRC that is computed from its bytes now. Where they are not sent from the file, they are read only once.
-    fn summed(&self, payload: Payload) -> io::Result<Payload> {
-        self.summed.fetch_add(1, Ordering::Relaxed);
-        let mut page = self.pages.take(payload.len());
-        let mut rest = page.as_mut();
-        for piece in payload.pieces() {
-            let part = rest.split_off_mut(..piece.len()).expect("all pieces are as long as the payload");
-            match piece {
-                Piece::Bytes(bytes) => part.copy_from_slice(bytes),
-                Piece::Region(region) => region.read_at(0, part)?,
-            }
-        }
-        let crc = crc32c(page.as_ref());
-        if self.case.techniques.sendfile {
-            return Ok(payload.with_crc(crc));
-        }
-        Ok(Payload::from(Bytes::from_owner(page)).with_crc(crc).unchecked())
-    }
-}
-
-impl DataService for Served {
-    fn hello(&self, hello: &Hello, address: SocketAddr) -> Result<Welcome, Refusal> {
-        DataService::hello(&self.node, hello, address)
-    }
-
-    fn opened(&self, peer: &DataPeer) {
-        DataService::opened(&self.node, peer);
-    }
-
-    fn call(&self, peer: &DataPeer, request: RequestRef<'_>) -> Answer {
-        let answer = match DataService::call(&self.node, peer, request) {
-            Answer::Now(payload) if !self.case.combine => match self.summed(payload) {
-                Ok(payload) => Answer::Now(payload),
-                Err(error) => Answer::Failed(Failure::new(2, error.to_string())),
-            },
-            answer => answer,
-        };
-        let is_late = self.case.group.is_some_and(|group| group.late)
-            && self.calls.fetch_add(1, Ordering::Relaxed) % LATE_ONE_IN == LATE_ONE_IN - 1;
-        if !is_late {
-            return answer;
-        }
-        Answer::Later(Box::pin(async move {
-            tokio::time::sleep(LATE_BY).await;
-            match answer {
-                Answer::Now(payload) => Ok(payload),
-                Answer::Failed(failure) => Err(failure),
-                Answer::Later(later) => later.await,
-            }
-        }))
-    }
-
-    fn gone(&self, peer: &DataPeer, why: &ConnectionError) {
-        DataService::gone(&self.node, peer, why);
-    }
-
-    fn epoch(&self) -> u32 {
-        DataService::epoch(&self.node)
-    }
 }

@@ -35,7 +35,8 @@ use std::{
 ///
 ///   sluice bench net --host HOST:7000         here
 ///
-/// `late`, `hot` and what is compared with them read whole segments of 32K by way of a group of two nodes: give --host twice.
+/// `late`, `store-hangs`, `hot`, `uneven`, `drain`, `join` and what is compared with them read whole segments of 32K by way of a group of two
+/// nodes: give --host twice.
 ///
 /// Columns: lanes for large answers to each node, reads in flight, the rate as a part of the raw limit, seconds of processor time by GiB of
 /// client and nodes, returns of epoll_wait by second and system calls by read of both, the time of a read; then what the technique is
@@ -43,8 +44,9 @@ use std::{
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub struct NetArgs {
-    /// Cases: all, plain, no-multiplex, no-small-lanes, no-coalesce, no-batch, no-low-water, no-sendfile, no-combine, no-more-lanes;
-    /// unchecked, no-splice; late, no-hedge; hot, no-second-owner
+    /// Cases: all, plain, no-multiplex, no-small-lanes, no-coalesce, no-batch, no-low-water, no-sendfile, no-combine, no-more-lanes,
+    /// no-at-once; unchecked, no-splice; stalled, no-bound; late, no-hedge, no-cancel; store-hangs, no-deadlines; hot, no-second-owner;
+    /// uneven, no-weights; drain, no-drain; join, no-previous
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = case)]
     case: Vec<Case>,
     /// Bytes of a read, 1 to 4M; several by comma
@@ -149,9 +151,15 @@ fn plans(args: &NetArgs) -> anyhow::Result<Vec<Plan>> {
         }
     }
     if plans.is_empty() {
-        bail!("late, no-hedge, hot and no-second-owner read whole segments: give --block in multiples of 32K");
+        bail!("{} read whole segments: give --block in multiples of 32K", of_groups());
     }
     Ok(plans)
+}
+
+/// The cases that need a group of nodes.
+fn of_groups() -> String {
+    let names: Vec<_> = Case::EVERY.iter().filter(|case| case.group.is_some()).map(|case| case.name).collect();
+    names.join(", ")
 }
 
 /// A node that ends with this process.
@@ -167,10 +175,7 @@ impl Drop for Node {
 fn hosts(args: &NetArgs, needed: usize) -> anyhow::Result<(Vec<Node>, Vec<SocketAddr>)> {
     if !args.host.is_empty() {
         if args.host.len() < needed {
-            bail!(
-                "{} nodes are named by --host, and {needed} are needed for late, no-hedge, hot and no-second-owner",
-                args.host.len()
-            );
+            bail!("{} nodes are named by --host, and {needed} are needed for {}", args.host.len(), of_groups());
         }
         let resolve = |host: &String| {
             let mut found = host.to_socket_addrs().with_context(|| format!("finding {host}"))?;

@@ -74,6 +74,8 @@ stats! {
     answers,
     /// Requests that were answered by a future.
     later,
+    /// Of these, those that the peer cancelled before they were answered.
+    cancelled,
     /// Connections made or taken.
     connections,
     /// Bulk lanes added, as the traffic grew.

@@ -1,12 +1,12 @@
 //! The way to one node: its lanes, and how it has fared lately.
 
-use super::bytes_of;
+use super::{GroupOptions, bytes_of};
 use crate::message::{self, BadAnswer, CHECK_SEGMENTS, CheckSegments, READ_SEGMENTS, ReadSegments, Segment, Set};
 use bytes::Bytes;
-use sluice_base::{Clock, Entropy, Pages};
+use sluice_base::{Clock, Entropy};
 use sluice_net::{CallError, Client, ClientOptions, LaneState, NoCallbacks};
 use sluice_run::{lock::Mutex, time::timeout};
-use sluice_wire::{Hello, LaneClass};
+use sluice_wire::LaneClass;
 use std::{
     net::SocketAddr,
     sync::{
@@ -96,13 +96,14 @@ impl Link {
     /// Begins to connect.
     pub(super) fn new(
         address: SocketAddr,
-        hello: Hello,
-        pages: Arc<Pages>,
+        group: &GroupOptions,
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
     ) -> Self {
-        let options = ClientOptions { lanes_bulk: 1, pages: Some(pages), ..ClientOptions::default() };
-        let client = Client::new(vec![address], hello, Arc::new(NoCallbacks), options, clock.clone(), entropy);
+        let (pages, connection) = (Some(group.pages.clone()), group.connection.clone());
+        let options = ClientOptions { lanes_bulk: 1, pages, connection, ..ClientOptions::default() };
+        let client =
+            Client::new(vec![address], group.hello.clone(), Arc::new(NoCallbacks), options, clock.clone(), entropy);
         let (hits, hit_bytes) = (AtomicU64::new(0), AtomicU64::new(0));
         Self { client, address, hits, hit_bytes, clock, health: Mutex::default(), checks: AtomicBool::new(false) }
     }

@@ -110,7 +110,7 @@ impl Fills {
         self.holes.lock().get(&object).copied().unwrap_or(0)
     }
 
-    /// Brings the segments of `missing`. `None` when they have come into the cache since they were missed there, unless they are
+    /// Brings the segments of `missing`. `None` when some of them have come into the cache since they were missed there, unless they are
     /// to be brought `anyway`.
     pub(super) async fn fetch(
         self: &Arc<Self>,
@@ -172,12 +172,18 @@ impl Fills {
         anyway: bool,
     ) -> Result<Option<Arc<Fill>>, NodeError> {
         let mut active = self.active.lock();
+        // A fill that has ended brought some of them.
+        let has_come = |missing: Set| !anyway && missing & !self.absent(object) != 0;
         if let Some(fill) = active.get(&object.id()) {
             if fill.object != object {
                 return Err(NodeError::Store("somebody else describes this object otherwise".into()));
             }
             let mut state = fill.state.lock();
-            if missing & !state.wanted != 0 {
+            let new = missing & !state.wanted;
+            if has_come(new) {
+                return Ok(None);
+            }
+            if new != 0 {
                 state.want(missing);
                 if self.is_read_all_over(object, missing) {
                     self.want_rest(object, &mut state);
@@ -186,8 +192,7 @@ impl Fills {
             drop(state);
             return Ok(Some(fill.clone()));
         }
-        // The fill that brought them has ended.
-        if !anyway && missing & self.absent(object) == 0 {
+        if has_come(missing) {
             return Ok(None);
         }
         if active.len() >= FILLS_WAITING_MAX {

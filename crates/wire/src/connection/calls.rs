@@ -210,7 +210,8 @@ impl Connection {
     fn ask(&mut self, now: Duration, method: u16, bytes: usize, deadline: Option<Duration>) -> Result<Header, Full> {
         self.may_ask(bytes)?;
         let id = self.asked.begin(bytes, deadline);
-        let deadline_ms = deadline.map(|at| deadline_ms(at.saturating_sub(now)));
+        let told = deadline.filter(|_| self.options.deadlines);
+        let deadline_ms = told.map(|at| deadline_ms(at.saturating_sub(now)));
         Ok(Header { method, deadline_ms, ..Header::new(Kind::Request, id) })
     }
 
@@ -247,7 +248,13 @@ impl Connection {
     /// No answer is wanted any more: none will be an event. The peer is told. Nothing happens if there is one already.
     pub fn cancel(&mut self, id: RequestId) {
         if self.asked.abandon(id.0) {
-            self.send(Kind::Cancel, id.0, &Payload::default());
+            self.tell_abandoned(id.0);
+        }
+    }
+
+    pub(super) fn tell_abandoned(&mut self, id: u64) {
+        if self.options.cancel {
+            self.send(Kind::Cancel, id, &Payload::default());
         }
     }
 

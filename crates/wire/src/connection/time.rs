@@ -68,7 +68,7 @@ impl Connection {
             Phase::Open if now >= self.clock.alive + timers.silence => self.finish(ConnectionError::Silent),
             Phase::Open => {
                 while let Some(id) = self.asked.take_expired(now) {
-                    self.send(Kind::Cancel, id, &Payload::default());
+                    self.tell_abandoned(id);
                     self.events.push_back(Event::TimedOut { id: RequestId(id) });
                 }
                 if self.wants_input() && now >= self.next_ping() {

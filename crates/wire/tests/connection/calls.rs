@@ -62,6 +62,30 @@ fn answers_come_in_any_order_and_may_be_errors() {
     assert!(matches!(&got[2], Event::Failed { id, code: FAILED_INTERNAL, .. } if *id == ids[1]));
 }
 
+/// What is switched off is not said; the answer that nobody waits for is counted off all the same.
+#[test]
+fn a_peer_need_not_be_told_of_deadlines_and_ends() {
+    for (cancel, deadlines) in [(true, true), (false, false)] {
+        let options = Options { cancel, deadlines, ..Options::default() };
+        let mut pair = Pair::open_with(options, Options::default());
+        let deadline = pair.now + SECOND;
+        let ids = [0, 1].map(|n| pair.initiator.request(pair.now, n, &body("what?"), Some(deadline)).expect("room"));
+        pair.run();
+        let told = [0, 1].map(|_| request(&mut pair, Side::Acceptor).deadline);
+        assert_eq!(told, [deadlines.then_some(deadline); 2]);
+        pair.initiator.cancel(ids[0]);
+        pair.now = deadline;
+        pair.initiator.handle_timeout(deadline);
+        pair.run();
+        let cancelled = ids.map(|id| Event::Cancelled { id }).into_iter().filter(|_| cancel);
+        assert_eq!(events(&mut pair.acceptor), cancelled.collect::<Vec<_>>());
+        assert_eq!(events(&mut pair.initiator), [Event::TimedOut { id: ids[1] }]);
+        ids.into_iter().for_each(|id| pair.acceptor.reply(id, &body("that")));
+        pair.run();
+        assert_eq!((events(&mut pair.initiator), pair.initiator.requests_under_way()), (Vec::new(), 0));
+    }
+}
+
 #[test]
 fn a_body_in_pieces_arrives_whole_and_is_not_copied() {
     let mut pair = Pair::open();

@@ -1,7 +1,10 @@
 //! Reads over lanes, on one thread, as a mount's reactors do.
 
 use super::{
-    super::{control::Usage, host},
+    super::{
+        control::{NodeCounts, Usage},
+        host,
+    },
     Own, PATIENCE, Places, Plan, Read,
 };
 use anyhow::{anyhow, bail};
@@ -43,8 +46,64 @@ impl Sink for Target {
     }
 }
 
+/// Takes no answer.
+struct Nowhere;
+
+impl Sink for Nowhere {
+    fn place(&mut self, _: usize) -> Option<Place<'_>> {
+        None
+    }
+}
+
+/// A port that asks each peer for as much as it may, and never looks for answers.
+fn stalled(
+    plan: &Plan,
+    options: PortOptions,
+    ports: &[SocketAddr],
+    clock: &Arc<dyn Clock>,
+) -> anyhow::Result<Port<Nowhere>> {
+    let (mut port, peers) = connected(options, ports, clock)?;
+    let (now, mut places) = (clock.monotonic(), Places::new(plan));
+    for peer in peers {
+        loop {
+            let ((object, offset), len) = (places.next(), plan.block as u32);
+            let body = ReadRange { object, offset, len, cached_only: true }.encode();
+            let deadline = now + Duration::from_secs(3600);
+            let ask =
+                Ask { method: READ_RANGE, body: &body, answer_bytes: plan.block, deadline, token: 0, into: Nowhere };
+            if port.ask(peer, ask).is_err() {
+                break;
+            }
+        }
+    }
+    port.flush();
+    Ok(port)
+}
+
+/// A port with its lanes to these peers.
+fn connected<S: Sink>(
+    options: PortOptions,
+    ports: &[SocketAddr],
+    clock: &Arc<dyn Clock>,
+) -> anyhow::Result<(Port<S>, Vec<PeerKey>)> {
+    let bulk = options.bulk.min;
+    let mut port = Port::new(options, clock.clone())?;
+    let peers: Vec<_> = ports.iter().map(|address| port.peer(*address, host::hello(PeerKind::Mount))).collect();
+    let until = clock.monotonic() + PATIENCE;
+    let lanes = |port: &Port<S>, peer| port.is_connected(peer) && port.open_lanes(peer).1 >= bulk;
+    while !peers.iter().all(|peer| lanes(&port, *peer)) {
+        if clock.monotonic() >= until {
+            bail!("the data ports {ports:?} cannot be reached");
+        }
+        port.turn(Some(Duration::from_millis(20)), |_| {})?;
+    }
+    Ok((port, peers))
+}
+
 pub(super) struct Reader<'a> {
     plan: &'a Plan,
+    /// Somebody else, who takes nothing.
+    _stalled: Option<Port<Nowhere>>,
     port: Port<Target>,
     peers: Vec<PeerKey>,
     pages: Arc<Pages>,
@@ -73,18 +132,11 @@ impl<'a> Reader<'a> {
             connection: host::connection(),
             ..PortOptions::default()
         };
-        let mut port = Port::new(options, clock.clone())?;
-        let peers: Vec<_> = ports.iter().map(|address| port.peer(*address, host::hello(PeerKind::Mount))).collect();
-        let until = clock.monotonic() + PATIENCE;
-        let lanes = |port: &Port<Target>, peer| port.is_connected(peer) && port.open_lanes(peer).1 >= bulk.min;
-        while !peers.iter().all(|peer| lanes(&port, *peer)) {
-            if clock.monotonic() >= until {
-                bail!("the data ports {ports:?} cannot be reached");
-            }
-            port.turn(Some(Duration::from_millis(20)), |_| {})?;
-        }
+        let stalled = plan.case.stalled.then(|| stalled(plan, options.clone(), ports, clock)).transpose()?;
+        let (port, peers) = connected(options, ports, clock)?;
         Ok(Self {
             plan,
+            _stalled: stalled,
             port,
             peers,
             pages: Pages::new(2 * plan.in_flight * plan.block.next_multiple_of(64 << 10)),
@@ -178,7 +230,7 @@ impl Read for Reader<'_> {
     }
 
     fn usage(&self) -> Usage {
-        Usage::now(self.port.stats(), 0)
+        Usage::now(self.port.stats(), NodeCounts::default())
     }
 
     fn own(&self) -> Own {

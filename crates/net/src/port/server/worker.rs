@@ -281,6 +281,7 @@ impl Lane {
                     Err(refusal) => self.stream.connection.refuse(refusal.code, refusal.text),
                 },
                 Event::Cancelled { id } => {
+                    add(&self.stream.stats().cancelled, 1);
                     if let Some(task) = self.later.remove(&id) {
                         task.abort();
                     }
