@@ -72,7 +72,7 @@ pub async fn make(dir: &Path, store: &str, force: bool) -> anyhow::Result<Volume
 }
 
 /// No volume, and nothing that a volume would mix with.
-fn check_free(dir: &Path, is_locked: bool) -> anyhow::Result<()> {
+pub fn check_free(dir: &Path, is_locked: bool) -> anyhow::Result<()> {
     if let Some(existing) = directory::load(dir)? {
         bail!(
             "{} holds volume {} already; --force makes a new one and forgets every file of the old one",
@@ -126,6 +126,7 @@ async fn write(dir: &Path, config: &VolumeConfig, force: bool, traces: &mut Trac
         }
         Err(error) => return Err(error).with_context(|| format!("writing to {}", store.place())),
     }
+    sluice_ship::forget(&store).await.with_context(|| format!("removing old metadata from {}", store.place()))?;
     for part in ["meta", "journal", "cache"] {
         empty_dir(&dir.join(part)).with_context(|| format!("removing the old {part} of {}", dir.display()))?;
     }
@@ -135,14 +136,14 @@ async fn write(dir: &Path, config: &VolumeConfig, force: bool, traces: &mut Trac
 
 /// What a start that fails takes away again.
 #[derive(Default)]
-struct Traces {
+pub struct Traces {
     dirs: Vec<PathBuf>,
     lock: Option<VolumeLock>,
     lock_is_new: bool,
 }
 
 impl Traces {
-    fn make_dir(&mut self, path: &Path) -> anyhow::Result<()> {
+    pub fn make_dir(&mut self, path: &Path) -> anyhow::Result<()> {
         let missing = path.ancestors().take_while(|ancestor| !ancestor.as_os_str().is_empty() && !ancestor.exists());
         let mut missing: Vec<PathBuf> = missing.map(Path::to_path_buf).collect();
         missing.reverse();
@@ -150,15 +151,20 @@ impl Traces {
         fs::create_dir_all(path).map_err(|error| explained(&format!("making {}", path.display()), &error))
     }
 
-    fn take_lock(&mut self, dir: &Path) -> anyhow::Result<()> {
+    pub fn take_lock(&mut self, dir: &Path) -> anyhow::Result<()> {
         let is_new = !dir.join("lock").exists();
         self.lock = Some(VolumeLock::take(dir)?);
         self.lock_is_new = is_new;
         Ok(())
     }
 
+    /// Whether the directory is ours.
+    pub fn has_lock(&self) -> bool {
+        self.lock.is_some()
+    }
+
     /// Only directories that are empty go; in those that were made, what the store keeps for its own use is nothing either.
-    fn remove(self, dir: &Path) {
+    pub fn remove(self, dir: &Path) {
         let inside = |made: &PathBuf| [made.join(".tmp"), made.join("sluice-probe")];
         self.dirs.iter().flat_map(inside).for_each(|path| drop(fs::remove_dir(path)));
         if self.lock.is_some() && self.lock_is_new {
@@ -169,7 +175,7 @@ impl Traces {
 }
 
 /// Removes what is in a directory, not the directory, which may be a mount point. `lost+found` is the disk's own.
-fn empty_dir(path: &Path) -> std::io::Result<()> {
+pub fn empty_dir(path: &Path) -> std::io::Result<()> {
     let entries = match fs::read_dir(path) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
         other => other?,

@@ -3,7 +3,7 @@
 mod data;
 mod identity;
 mod offline;
-mod report;
+pub mod report;
 mod stored;
 
 pub use offline::open_for_repair;
@@ -182,7 +182,7 @@ pub fn spinner(message: &'static str) -> ProgressBar {
 }
 
 /// A bar over bytes.
-fn byte_bar(bytes: u64, message: &'static str) -> ProgressBar {
+pub fn byte_bar(bytes: u64, message: &'static str) -> ProgressBar {
     let style =
         ProgressStyle::with_template("{msg} {bar:30} {binary_bytes}/{binary_total_bytes} {binary_bytes_per_sec} {eta}");
     ProgressBar::new(bytes).with_message(message).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))

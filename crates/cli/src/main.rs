@@ -21,6 +21,7 @@ mod mounts;
 mod output;
 mod reach;
 mod reading;
+mod rebuild;
 mod running;
 mod scrub;
 mod serve;
@@ -68,6 +69,7 @@ enum Command {
     Scrub(scrub::ScrubArgs),
     Warmup(warmup::WarmupArgs),
     Evict(evict::EvictArgs),
+    Recover(rebuild::RecoverArgs),
     // Started by mounts alone.
     #[command(hide = true)]
     Guard(guard::GuardArgs),
@@ -94,6 +96,7 @@ fn main() -> ExitCode {
         Command::Scrub(args) => scrub::run(&args),
         Command::Warmup(args) => warmup::run(&args),
         Command::Evict(args) => evict::run(&args),
+        Command::Recover(args) => rebuild::run(&args.meta, &args.from_store, args.json),
         Command::Guard(args) => guard::run(&args),
     };
     let status = result.unwrap_or_else(|error| {

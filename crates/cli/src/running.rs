@@ -13,6 +13,7 @@ use crate::{
 use anyhow::anyhow;
 use sluice_fuse::{Config, LeftMount, MountOptions, ServeOptions, Session, StartError, VfsHandler};
 use sluice_join::Work;
+use sluice_ship::{Shipper, ShipperParts};
 use sluice_vfs::{Parts, Settings, Vfs};
 use std::{path::Path, sync::Arc, time::Duration};
 use tokio::{
@@ -28,6 +29,8 @@ const TAKE_BACK_WAIT: Duration = Duration::from_secs(5);
 pub struct Running {
     /// What is served.
     pub vfs: Arc<Vfs>,
+    /// What takes the metadata to the store, where this process has it.
+    pub ship: Option<Arc<Shipper>>,
     work: Work,
     _lock: VolumeLock,
 }
@@ -35,20 +38,37 @@ pub struct Running {
 impl Running {
     /// Puts the parts of a volume of this host together.
     pub fn of_volume(volume: Volume, settings: Settings, runtime: &Handle) -> anyhow::Result<Self> {
-        let Volume { namespace, journal, committer, cache, cache_sync, store, recovered, clock, entropy, lock, .. } =
-            volume;
+        let Volume {
+            namespace,
+            journal,
+            committer,
+            cache,
+            cache_sync,
+            store,
+            recovered,
+            tee,
+            clock,
+            entropy,
+            lock,
+            ..
+        } = volume;
         let session = namespace.begin_session()?;
         let tables = namespace.store().clone();
         let runtime = sluice_run::task::handle(runtime);
+        let ship = tee.map(|tee| {
+            let (store, clock, entropy) = ((*store).clone(), clock.clone(), entropy.clone());
+            Shipper::start(ShipperParts { tables: tables.clone(), tee, store, clock, entropy }, &runtime)
+        });
         let (others, group) = (None, None);
         let parts =
             Parts { namespace, journal, committer, cache, store, clock, entropy, session, others, group, runtime };
-        Ok(Self::new(Work::start(parts, settings, recovered, tables, cache_sync)?, lock))
+        let work = Work::start(parts, settings, recovered, tables, cache_sync)?;
+        Ok(Self { ship, ..Self::new(work, lock) })
     }
 
     /// Work that was started on a volume or a mount whose lock is `lock`.
     pub fn new(work: Work, lock: VolumeLock) -> Self {
-        Self { vfs: work.vfs.clone(), work, _lock: lock }
+        Self { vfs: work.vfs.clone(), ship: None, work, _lock: lock }
     }
 
     /// Mounts, or goes on with a mount that was `taken` over; the second value becomes true when
@@ -92,8 +112,14 @@ impl Running {
         Ok((Arc::new(mount), has_ended))
     }
 
+    /// Stores what is left, bytes and metadata.
+    pub async fn drain(&self) {
+        drain(&self.vfs, self.ship.as_deref()).await;
+    }
+
     /// Even when the store is unreachable, what is acked is in the journal: the order is for a quick next start.
     pub fn end(self) -> anyhow::Result<()> {
+        self.ship.iter().for_each(|ship| ship.stop());
         self.work.end()
     }
 }
@@ -107,7 +133,7 @@ pub async fn until_the_end(
     detaching: Option<Detaching>,
     mut has_ended: watch::Receiver<bool>,
 ) -> anyhow::Result<mpsc::Receiver<Asker>> {
-    let vfs = server.vfs.clone();
+    let (vfs, ship) = (server.vfs.clone(), server.ship.clone());
     let (mount, mountpoint) = server.mount.clone().expect("this end is a mount's");
     let ending = server.ending.clone();
     let mut started = server.listen(socket);
@@ -135,9 +161,20 @@ pub async fn until_the_end(
     // With the kernel's references gone, what has no name has no user: it is not worth storing.
     let last = vfs.clone();
     let _ = tokio::task::spawn_blocking(move || last.reclaim_rest()).await;
-    vfs.drain().await;
+    drain(&vfs, ship.as_deref()).await;
     drop(drained);
     Ok(watchers)
+}
+
+/// Stores all bytes, however long the store is away, and then the metadata, for which nobody need wait so long: the directory has it.
+async fn drain(vfs: &Vfs, ship: Option<&Shipper>) {
+    const SHIP_WAIT: Duration = Duration::from_secs(10);
+    vfs.drain().await;
+    if let Some(ship) = ship
+        && let Err(why) = ship.finish(SHIP_WAIT).await
+    {
+        note!("warning: the store lacks the latest changes of the metadata, which the next mount ships: {why}");
+    }
 }
 
 /// Resolves at the first signal to end; a second one ends the process at once, which loses nothing acked.

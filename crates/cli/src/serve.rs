@@ -113,7 +113,7 @@ fn serve(args: &ServeArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<Exit
         None => (None, args.cache_size),
     };
     let journal_bytes = args.journal_size;
-    let options = OpenOptions { cache_bytes, journal_bytes, cache_dir, ..OpenOptions::default() };
+    let options = OpenOptions { cache_bytes, journal_bytes, cache_dir, ship: true, ..OpenOptions::default() };
     let volume = Volume::open(dir, &options)?;
     let socket = Socket::bind(dir)?;
     let detaching = if args.detach { Some(Detaching::prepare()?) } else { None };
@@ -141,12 +141,21 @@ fn serve(args: &ServeArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<Exit
         let address = Some(format!("sluice://{}", listening.address()));
         let (vfs, shown, dir) = (running.vfs.clone(), dir, dir.to_path_buf());
         let known = Some(Arc::downgrade(&service));
-        let (watched, service_known) = (running.vfs.clone(), known.clone());
-        let source =
-            VolumeSource { role: "server", vfs: watched, probe, mount: None, lease: None, service: service_known };
+        let (watched, service_known, ship) = (running.vfs.clone(), known.clone(), running.ship.clone());
+        let ship_known = ship.clone();
+        let source = VolumeSource {
+            role: "server",
+            vfs: watched,
+            probe,
+            mount: None,
+            lease: None,
+            service: service_known,
+            ship: ship_known,
+        };
         let _monitor = metrics.serve(source);
         let (mount, served, cache_dir, ending) = (None, None, dir.join("cache"), Arc::default());
-        let server = Server { vfs, mount, server: address, service: known, dir, cache_dir, served, config, ending };
+        let server =
+            Server { vfs, mount, server: address, service: known, dir, cache_dir, served, ship, config, ending };
         let asked = server.clone();
         service.answer_status_with(move || serde_json::to_vec(&asked.status()).unwrap_or_default());
         let (drained, _watchers) = server.listen(&socket)?;
@@ -158,7 +167,7 @@ fn serve(args: &ServeArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<Exit
         note!("no longer served; storing what is left");
         listening.shutdown(GRACE).await;
         due.abort();
-        running.vfs.drain().await;
+        running.drain().await;
         drop(drained);
         Ok::<_, anyhow::Error>(())
     });

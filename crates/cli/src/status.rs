@@ -176,6 +176,20 @@ fn print(dir: Option<&Path>, status: &Value) {
         size(&numbers["uploaded_bytes"]),
         numbers["upload_errors"]
     );
+    if let Some(behind) = status["metadata"]["behind_records"].as_u64() {
+        let metadata = &status["metadata"];
+        match (metadata["shipped_seq"].as_u64(), behind) {
+            (None, _) => out!("metadata   not in the store yet"),
+            (_, 0) => out!("metadata   in the store"),
+            _ => {
+                let seconds = metadata["behind_ms"].as_u64().unwrap_or(0) as f64 / 1000.0;
+                out!("metadata   {behind} changes are not in the store yet, the oldest for {seconds:.1} s");
+            }
+        }
+        if let Some(trouble) = metadata["trouble"].as_str() {
+            out!("           {trouble}");
+        }
+    }
     let (journal, cache, store) = (&numbers["journal"], &numbers["cache"], &numbers["store"]);
     out!("journal    {} of {}", size(&journal["used_bytes"]), size(&journal["capacity_bytes"]));
     if cache.is_object() {

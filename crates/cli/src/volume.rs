@@ -16,6 +16,7 @@ use sluice_meta::{
 };
 use sluice_object::{AwsSettings, Store, StoreError, StoreOptions, VOLUME_MARKER};
 use sluice_run::collections::HashSet;
+use sluice_ship::Tee;
 use sluice_store::{Cache, CacheOptions};
 use sluice_vfs::{CacheSync, MEMORY_BYTES, Recovered, idle_bytes, unstored};
 use std::{
@@ -36,6 +37,8 @@ pub struct OpenOptions {
     pub cache_dir: Option<PathBuf>,
     /// For a look at the metadata: data that is not stored yet stays where it is.
     pub metadata_only: bool,
+    /// What is committed is to be shipped to the store.
+    pub ship: bool,
     /// Memory of the mount, of which the store's answers are a part.
     pub memory_bytes: u64,
 }
@@ -43,7 +46,7 @@ pub struct OpenOptions {
 impl Default for OpenOptions {
     fn default() -> Self {
         let (cache_bytes, journal_bytes, memory_bytes) = (10 << 30, 1 << 30, MEMORY_BYTES);
-        Self { cache_bytes, journal_bytes, cache_dir: None, metadata_only: false, memory_bytes }
+        Self { cache_bytes, journal_bytes, cache_dir: None, metadata_only: false, ship: false, memory_bytes }
     }
 }
 
@@ -75,6 +78,8 @@ pub struct Volume {
     pub store: Arc<Store>,
     /// What the journal held that is not stored yet.
     pub recovered: Recovered,
+    /// What is to be shipped.
+    pub tee: Option<Arc<Tee>>,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Randomness.
@@ -194,7 +199,8 @@ impl Volume {
             .ok_or_else(|| anyhow!("{} holds no volume; `sluice up` or `sluice format` makes one", dir.display()))?;
         let lock = options.lock(dir)?;
         let (id, clock): (_, Arc<dyn Clock>) = (config.id()?, Arc::new(SystemClock::default()));
-        let replayed = replay(dir, id, options, clock.clone(), |view| {
+        let tee = options.ship.then(|| Tee::new(clock.clone()));
+        let replayed = replay(dir, id, options, clock.clone(), tee.clone(), |view| {
             let names = Namespace::new(view.clone(), clock.clone());
             Ok(unstored(&names)?)
         })?;
@@ -212,6 +218,7 @@ impl Volume {
             cache_sync,
             store: objects,
             recovered,
+            tee,
             clock,
             entropy,
             config,
@@ -226,6 +233,7 @@ pub fn replay(
     id: VolumeId,
     options: &OpenOptions,
     clock: Arc<dyn Clock>,
+    tee: Option<Arc<Tee>>,
     wanted: impl FnOnce(&Arc<MetaStore>) -> anyhow::Result<HashSet<ObjectId>>,
 ) -> anyhow::Result<Replayed> {
     let tables = LsmTables::open(&dir.join("meta/tables"), LsmOptions::default());
@@ -238,6 +246,7 @@ pub fn replay(
         cache: open_cache(dir, id, options, clock)?,
         journal: journal_options(dir, id, options.journal_bytes, Seq(1)),
         metadata_only: options.metadata_only,
+        tee,
     };
     Replayed::open(kept, dir, wanted)
 }

@@ -3,8 +3,9 @@
 use anyhow::bail;
 use sluice_base::{Disk, ObjectId, Seq};
 use sluice_journal::{Committer, Journal, JournalError, JournalOptions, Syncable};
-use sluice_meta::store::{MemoryLog, MetaStore, Options, Record, Tables, replay};
+use sluice_meta::store::{Log, MemoryLog, MetaStore, Options, Record, Tables, replay};
 use sluice_run::collections::HashSet;
+use sluice_ship::{Tee, TeeLog};
 use sluice_store::Cache;
 use sluice_vfs::{CacheSync, JournalLog, Recovered, Replay};
 use std::{path::Path, sync::Arc, time::Duration};
@@ -21,6 +22,8 @@ pub struct Kept {
     pub journal: JournalOptions,
     /// For a look at the metadata: data that is not stored yet stays where it is.
     pub metadata_only: bool,
+    /// What is committed goes here as well, to be shipped to the store.
+    pub tee: Option<Arc<Tee>>,
 }
 
 /// What one writer keeps in a directory: tables, journal and cache, brought up to the end of the journal.
@@ -48,12 +51,13 @@ impl Replayed {
         dir: &Path,
         wanted: impl FnOnce(&Arc<MetaStore>) -> anyhow::Result<HashSet<ObjectId>>,
     ) -> anyhow::Result<Self> {
-        let Kept { disk, tables, cache, journal, metadata_only } = kept;
+        let Kept { disk, tables, cache, journal, metadata_only, tee } = kept;
         // First the metadata of every record, then, when it is known which objects are not stored yet, their data.
         let first_seq = Seq(tables.persisted().0 + 1);
         let boot_id = journal.boot_id;
         let journal_options = JournalOptions { needed_from: Some(first_seq), first_seq, ..journal };
         let mut apply = |seq, record: &[u8]| {
+            tee.iter().for_each(|tee| tee.push(seq, record));
             replay(&*tables, seq, record, &mut |_, _, _| {})
                 .map_err(|error| JournalError::Replay { seq, source: error.into() })
         };
@@ -78,7 +82,10 @@ impl Replayed {
         let cache_sync = cache.as_ref().map(|cache| CacheSync::new(cache.clone(), journal.clone()));
         let also_sync = cache_sync.iter().map(|sync| sync.clone() as Arc<dyn Syncable>).collect();
         let committer = Committer::start(journal.clone(), also_sync, Duration::from_secs(1));
-        let log = Arc::new(JournalLog::new(journal.clone(), committer.clone()));
+        let mut log: Arc<dyn Log> = Arc::new(JournalLog::new(journal.clone(), committer.clone()));
+        if let Some(tee) = tee {
+            log = Arc::new(TeeLog::new(log, tee));
+        }
         let store = Arc::new(MetaStore::new(tables, log, found.last_seq, Options::default()));
         Ok(Self { store, journal, committer, cache, cache_sync, recovered, boot_id })
     }

@@ -41,7 +41,7 @@ pub use commit::{Committed, MetaStore, Options};
 pub use error::{EngineError, LogError, MetaError, RecordError};
 pub use lsm::{LsmOptions, LsmTables};
 pub use memory::{MemoryLog, MemoryTables};
-pub use record::{OnAttachment, Record, replay};
+pub use record::{OnAttachment, Record, encode_batch, replay, without_attachments};
 pub use txn::Txn;
 pub use value::Value;
 pub use view::Snapshot;

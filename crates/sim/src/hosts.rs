@@ -192,7 +192,7 @@ impl Host {
         let disk = self.opened_disk();
         let cache = if self.slots > 0 { Some(Arc::new(self.cache(disk.clone())?)) } else { None };
         let tables: Arc<dyn Tables> = self.tables();
-        Ok(Kept { disk, tables, cache, journal: self.journal_options(), metadata_only: false })
+        Ok(Kept { disk, tables, cache, journal: self.journal_options(), metadata_only: false, tee: None })
     }
 
     fn cache(&self, disk: Arc<dyn Disk>) -> Result<Cache, CacheError> {

@@ -12,6 +12,7 @@ use anyhow::bail;
 use serde_json::json;
 use sluice_fuse::{MountError, Session};
 use sluice_join::MetaService;
+use sluice_ship::Shipper;
 use sluice_vfs::{Vfs, Warmup};
 use std::{
     path::{Path, PathBuf},
@@ -64,6 +65,8 @@ pub struct Server {
     pub cache_dir: PathBuf,
     /// What a mount of a served volume has to settle before another process goes on with it.
     pub served: Option<Arc<hand_over::Served>>,
+    /// What takes the metadata to the store, where this process has it.
+    pub ship: Option<Arc<Shipper>>,
     pub config: VolumeConfig,
     pub ending: Arc<Ending>,
 }
@@ -215,6 +218,7 @@ impl Server {
             "last_warning": output::last_warning(),
             "numbers": self.vfs.status().ok(),
             "warmups": self.warmups(),
+            "metadata": self.ship.as_ref().map(|ship| ship.status()),
         });
         if let Some(service) = self.service.as_ref().and_then(Weak::upgrade) {
             let own = self.vfs.dirty_totals().1;

@@ -8,6 +8,7 @@ use sluice_join::{MetaService, Overview, Reporter};
 use sluice_meta::rpc::message::Liveness;
 use sluice_monitor::{Page, Source};
 use sluice_node::State;
+use sluice_ship::Shipper;
 use sluice_vfs::{MemoryStatus, Vfs, remote::Remote};
 use std::sync::{Arc, Weak};
 
@@ -30,6 +31,8 @@ pub struct VolumeSource {
     pub lease: Option<Lease>,
     /// Of the one that serves the volume.
     pub service: Option<Weak<MetaService>>,
+    /// What takes the metadata to the store, where this process has it.
+    pub ship: Option<Arc<Shipper>>,
 }
 
 impl Source for VolumeSource {
@@ -61,6 +64,13 @@ impl Source for VolumeSource {
         if let Some(service) = self.service.as_ref().and_then(Weak::upgrade) {
             served(page, &service.overview());
         }
+        if let Some(ship) = &self.ship {
+            let status = ship.status();
+            page.gauge("sluice_metadata_behind_records", "Changes of the metadata that the store does not have yet.")
+                .is(status.behind_records);
+            page.gauge("sluice_metadata_behind_seconds", "How long the oldest of them has waited.")
+                .is(status.behind_ms as f64 / 1000.0);
+        }
     }
 
     fn troubles(&self) -> BoxFuture<'_, Vec<String>> {
@@ -70,6 +80,9 @@ impl Source for VolumeSource {
                 troubles.push("the mount has no lease: its server does not answer, or has given it up".into());
             }
             troubles.extend(self.vfs.cache().and_then(common::rot));
+            // A store that is away is the probe's trouble.
+            let shipping = self.ship.as_ref().map(|ship| ship.status());
+            troubles.extend(shipping.filter(|status| status.stopped).and_then(|status| status.trouble));
             match self.vfs.status() {
                 Ok(status) => {
                     troubles.extend(status.trouble);

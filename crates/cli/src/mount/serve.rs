@@ -100,6 +100,7 @@ impl Place {
             journal_bytes: self.journal_bytes,
             cache_dir: self.cache.clone(),
             metadata_only: false,
+            ship: false,
             memory_bytes: args.memory,
         }
     }
@@ -149,7 +150,7 @@ fn open(
 ) -> anyhow::Result<Opened> {
     let (dir, Reached { client, config, clock, .. }) = (&place.state, reached);
     let options = place.options(args);
-    let replayed = volume::replay(dir, config.id()?, &options, clock.clone(), |own| Ok(remote::unstored(own)?))?;
+    let replayed = volume::replay(dir, config.id()?, &options, clock.clone(), None, |own| Ok(remote::unstored(own)?))?;
     let link = Arc::new(NetLink::new(client.clone(), task::handle(runtime.handle())));
     let (own, boot) = (replayed.store.clone(), replayed.boot_id);
     let (inherited, session, metadata) = match taken {
@@ -237,7 +238,7 @@ fn run(
     let keeping = runtime.spawn(keep(metadata.clone(), first));
     let lease = Some(Lease { metadata: metadata.clone(), reporter });
     let (vfs, watched) = (running.vfs.clone(), Some(mount.clone()));
-    let source = VolumeSource { role: "mount", vfs, probe, mount: watched, lease, service: None };
+    let source = VolumeSource { role: "mount", vfs, probe, mount: watched, lease, service: None, ship: None };
     let _monitor = runtime.block_on(async { metrics.serve(source) });
     let (guards, guarding) = guard::guards();
     let (ending, at) = (Arc::new(Ending::default()), mountpoint.to_path_buf());
@@ -249,6 +250,7 @@ fn run(
         dir: dir.clone(),
         cache_dir: place.cache.clone().unwrap_or_else(|| dir.join("cache")),
         served: Some(Arc::new(Served { metadata: metadata.clone(), callbacks, guards })),
+        ship: None,
         config,
         ending: ending.clone(),
     };

@@ -44,7 +44,8 @@ pub fn serve(args: &UpArgs, dir: &Path, mountpoint: &Path, runtime: &Runtime) ->
     };
     let Mounted { running, mount, has_ended, socket, metrics, probe, detaching, config } = mounted;
     let (vfs, watched) = (running.vfs.clone(), Some(mount.clone()));
-    let source = VolumeSource { role: "up", vfs, probe, mount: watched, lease: None, service: None };
+    let ship = running.ship.clone();
+    let source = VolumeSource { role: "up", vfs, probe, mount: watched, lease: None, service: None, ship };
     let monitor = runtime.block_on(async { metrics.serve(source) });
     let server = Server {
         vfs: running.vfs.clone(),
@@ -54,6 +55,7 @@ pub fn serve(args: &UpArgs, dir: &Path, mountpoint: &Path, runtime: &Runtime) ->
         dir: dir.to_path_buf(),
         cache_dir: dir.join("cache"),
         served: None,
+        ship: running.ship.clone(),
         config,
         ending: Arc::default(),
     };
@@ -81,6 +83,7 @@ fn begin(
         cache_bytes: args.cache_size,
         journal_bytes: args.journal_size,
         memory_bytes: args.memory,
+        ship: true,
         ..OpenOptions::default()
     };
     let volume = Volume::open(dir, &options)?;

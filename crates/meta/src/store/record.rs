@@ -22,17 +22,8 @@ pub(super) fn append(
     attachments: &[Attachment<'_>],
     append: impl FnOnce(&[&[u8]]) -> Result<Seq, LogError>,
 ) -> Result<Seq, LogError> {
-    buffer.clear();
     let count = u16::try_from(attachments.len()).expect("a transaction has few attachments");
-    buffer.extend([VERSION, 0]);
-    buffer.extend(count.to_le_bytes());
-    buffer.extend((batch.entries().len() as u32).to_le_bytes());
-    for (key, value) in batch.entries() {
-        buffer.extend((key.len() as u16).to_le_bytes());
-        buffer.extend(value.as_ref().map_or(DELETED, |value| value.len() as u32).to_le_bytes());
-        buffer.extend_from_slice(key);
-        buffer.extend_from_slice(value.as_deref().unwrap_or_default());
-    }
+    put_entries(buffer, batch, count);
     if attachments.is_empty() {
         return append(&[buffer]);
     }
@@ -50,6 +41,41 @@ pub(super) fn append(
         start = end;
     }
     append(&parts)
+}
+
+fn put_entries(buffer: &mut Vec<u8>, batch: &Batch, attachments: u16) {
+    buffer.clear();
+    buffer.extend([VERSION, 0]);
+    buffer.extend(attachments.to_le_bytes());
+    buffer.extend((batch.entries().len() as u32).to_le_bytes());
+    for (key, value) in batch.entries() {
+        buffer.extend((key.len() as u16).to_le_bytes());
+        buffer.extend(value.as_ref().map_or(DELETED, |value| value.len() as u32).to_le_bytes());
+        buffer.extend_from_slice(key);
+        buffer.extend_from_slice(value.as_deref().unwrap_or_default());
+    }
+}
+
+/// A record of these entries alone.
+pub fn encode_batch(batch: &Batch) -> Vec<u8> {
+    let mut buffer = Vec::new();
+    put_entries(&mut buffer, batch, 0);
+    buffer
+}
+
+/// A record of the entries alone of the one that begins with `record`, which may end behind them.
+pub fn without_attachments(record: &[u8]) -> Result<Vec<u8>, RecordError> {
+    let mut rest = Reader(record);
+    let [version, zero, _, _, count @ ..] = rest.array::<HEADER_BYTES>()?;
+    if version != VERSION || zero != 0 {
+        return Err(RecordError::Version(version));
+    }
+    for _ in 0..u32::from_le_bytes(count) {
+        rest.entry()?;
+    }
+    let mut entries = record[..record.len() - rest.0.len()].to_vec();
+    entries[2..4].fill(0);
+    Ok(entries)
 }
 
 /// A parsed record, borrowing from the log's bytes.

@@ -4,11 +4,11 @@ use super::{OBJECTS, Store, object_key, retry::Call};
 use crate::{
     PutMode, StoreError,
     backend::{ListEntry, RequestKind},
-    format::{FormatError, ObjectTable, StoredObject, encode_tail},
+    format::{FormatError, ObjectTable, StoredObject, decode_tail, encode_tail, tail_len},
 };
 use bytes::Bytes;
 use futures::{Stream, StreamExt, TryStreamExt, stream};
-use sluice_base::{ObjectId, Timestamp};
+use sluice_base::{ObjectId, Timestamp, limits::SEGMENTS_PER_OBJECT};
 use std::sync::atomic::Ordering::Relaxed;
 
 /// Listings of directories of objects that run at once.
@@ -57,6 +57,28 @@ impl Store {
         let call = Call { kind: RequestKind::Head, key: &key, bytes: 0 };
         let stored_bytes = self.0.request(call, |_| self.0.backend.head(&key)).await?;
         Ok(stored_bytes == object.stored_bytes() && self.read_table(object).await? == *table)
+    }
+
+    /// What is stored under an id of which nothing else is known; `None` where nothing is.
+    pub async fn find_object(&self, id: ObjectId) -> Result<Option<StoredObject>, StoreError> {
+        let key = object_key(id);
+        let call = Call { kind: RequestKind::Head, key: &key, bytes: 0 };
+        let stored_bytes = match self.0.request(call, |_| self.0.backend.head(&key)).await {
+            Err(StoreError::NotFound { .. }) => return Ok(None),
+            other => other?,
+        };
+        let tail_bytes = tail_len(SEGMENTS_PER_OBJECT as u32) as u64;
+        let range = stored_bytes.saturating_sub(tail_bytes)..stored_bytes;
+        let open = |bytes: &Bytes| {
+            let table = decode_tail(id, bytes).map_err(|error| StoreError::format(&key, error))?;
+            let object = table.stored_object(id);
+            if object.stored_bytes() == stored_bytes {
+                return Ok(object);
+            }
+            let detail = format!("it has {stored_bytes} bytes, its table says {}", object.stored_bytes());
+            Err(StoreError::Corrupt { key: key.clone(), detail })
+        };
+        self.0.checked(&key, range, None, open).await.map(Some)
     }
 
     /// Removes an object; what is not there counts as removed.

@@ -135,7 +135,7 @@ impl Inner {
     }
 
     /// Reads `range`, or starts with `body` when it was read already, until `open` accepts it: a second time at most.
-    async fn checked<T>(
+    pub(super) async fn checked<T>(
         &self,
         key: &str,
         range: Range<u64>,

@@ -1,0 +1,185 @@
+//! `sluice recover --from-store`: a volume whose host is gone, on another host.
+
+use crate::{
+    config::VolumeConfig,
+    directory,
+    format::{Traces, check_free, empty_dir},
+    fsck::{byte_bar, report::Item},
+    output::{note, out},
+    units::{self, quoted},
+    volume::{OpenOptions, Volume, begin_journal, open_store},
+};
+use anyhow::{Context, bail};
+use futures::{StreamExt, stream};
+use serde_json::json;
+use sluice_base::{Entropy, ObjectId, OsEntropy, Seq};
+use sluice_meta::{
+    fsck,
+    records::ObjectState,
+    store::{LsmOptions, LsmTables},
+};
+use sluice_object::{Store, StoreError, StoreUrl, StoredObject, VOLUME_MARKER};
+use sluice_run::collections::HashMap;
+use sluice_ship::Restored;
+use std::{ffi::OsStr, path::Path, process::ExitCode};
+
+/// Make a volume's directory from what its store has
+#[derive(clap::Args)]
+pub struct RecoverArgs {
+    /// The volume: local:DIR
+    pub meta: std::ffi::OsString,
+    /// The store
+    #[arg(long)]
+    pub from_store: String,
+    /// JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Requests that run at once.
+const REQUESTS_MAX: usize = 16;
+/// Files that are named; `sluice fsck` names them all.
+const FILES_SHOWN: usize = 20;
+
+/// Makes the volume whose metadata and objects are in `store` in the directory that `meta` names.
+pub fn run(meta: &OsStr, store: &str, json: bool) -> anyhow::Result<ExitCode> {
+    let dir = directory::volume_dir(meta)?;
+    let runtime =
+        tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("sluice-io").enable_all().build()?;
+    check_free(&dir, false)?;
+    let mut traces = Traces::default();
+    let made = runtime.block_on(make(&dir, store, &mut traces));
+    let (config, restored) = match made {
+        Ok(made) => made,
+        Err(error) => {
+            if traces.has_lock() {
+                let _ = empty_dir(&dir.join("meta/tables"));
+            }
+            traces.remove(&dir);
+            return Err(error);
+        }
+    };
+    // The volume's own lock comes next.
+    drop(traces);
+    let volume = Volume::open(&dir, &OpenOptions { cache_bytes: 0, metadata_only: true, ..OpenOptions::default() })?;
+    let settled = runtime.block_on(settle(&volume))?;
+    show(&dir, &volume, &config, &restored, &settled, json)
+}
+
+async fn make(dir: &Path, url: &str, traces: &mut Traces) -> anyhow::Result<(VolumeConfig, Restored)> {
+    let nobody = VolumeConfig { format_version: crate::config::FORMAT_VERSION, id: String::new(), store: url.into() };
+    if let StoreUrl::File(path) = nobody.store_url(dir)?
+        && !path.is_dir()
+    {
+        bail!("{} is no directory, so no store: a relative file: path counts from {}", path.display(), dir.display());
+    }
+    traces.make_dir(dir)?;
+    traces.take_lock(dir)?;
+    check_free(dir, true)?;
+    let store = open_store(&nobody, dir, true)?;
+    let marker = match store.get_blob(VOLUME_MARKER).await {
+        Ok(marker) => marker,
+        Err(StoreError::NotFound { .. }) => {
+            bail!("{} holds no volume ({VOLUME_MARKER} is missing): the wrong bucket or prefix?", store.place())
+        }
+        Err(error) => return Err(error).with_context(|| format!("the store {}", store.place())),
+    };
+    let found = crate::volume::parse_marker(&marker, &store, dir)?;
+    let config = VolumeConfig { store: url.into(), ..found };
+    let tables = dir.join("meta/tables");
+    traces.make_dir(&tables)?;
+    let tables = LsmTables::open(&tables, LsmOptions::default()).context("making the metadata's tables")?;
+    let mut run = [0; 8];
+    OsEntropy.fill(&mut run);
+    let bar = byte_bar(0, "reading the metadata");
+    let restored = sluice_ship::restore(&store, &tables, u64::from_le_bytes(run), |done, all| {
+        bar.set_length(all);
+        bar.set_position(done);
+    });
+    let restored = restored.await.with_context(|| format!("the metadata in {}", store.place()))?;
+    bar.finish_and_clear();
+    drop(tables);
+    begin_journal(dir, &config, Seq(restored.seq.0 + 1))?;
+    config.save(dir)?;
+    Ok((config, restored))
+}
+
+/// What became of objects that the metadata did not know as stored.
+#[derive(Default)]
+struct Settled {
+    stored: usize,
+    lost: HashMap<ObjectId, Vec<std::ops::Range<u32>>>,
+}
+
+/// Objects that were on their way to the store when the metadata was shipped: they have arrived since, or are lost.
+async fn settle(volume: &Volume) -> anyhow::Result<Settled> {
+    let mut unstored = Vec::new();
+    fsck::objects(volume.namespace.store(), &mut |id, record| {
+        let is_unstored = |state| matches!(state, ObjectState::Open | ObjectState::Sealed);
+        if record.is_some_and(|record| is_unstored(record.state)) {
+            unstored.push(id);
+        }
+    })?;
+    let find = |id| {
+        let store: &Store = &volume.store;
+        async move { (id, store.find_object(id).await) }
+    };
+    let mut found = stream::iter(unstored).map(find).buffer_unordered(REQUESTS_MAX);
+    let mut settled = Settled::default();
+    while let Some((id, object)) = found.next().await {
+        let place = || format!("looking for object {id} in {}", volume.store.place());
+        match object.with_context(place)? {
+            Some(object) => {
+                let object: StoredObject = object;
+                volume.namespace.object_stored(id, object.segment_count(), object.stored_bytes())?;
+                settled.stored += 1;
+            }
+            None => drop(settled.lost.insert(id, std::iter::once(0..u32::MAX).collect())),
+        }
+    }
+    Ok(settled)
+}
+
+fn show(
+    dir: &Path,
+    volume: &Volume,
+    config: &VolumeConfig,
+    restored: &Restored,
+    settled: &Settled,
+    json: bool,
+) -> anyhow::Result<ExitCode> {
+    let users = fsck::users(volume.namespace.store(), &settled.lost)?;
+    let age_secs = (volume.clock.wall().secs as u64).saturating_sub(restored.shipped_secs);
+    let usage = volume.namespace.usage()?;
+    if json {
+        out!(
+            "{}",
+            json!({
+                "volume": config.id, "dir": dir.to_string_lossy(), "store": config.store, "seq": restored.seq.0,
+                "shipped_secs": restored.shipped_secs, "inodes": usage.inodes, "held_bytes": usage.bytes,
+                "objects_found": settled.stored, "objects_lost": settled.lost.len(),
+                "lost": users.iter().map(|user| Item::unreadable(user, "was not stored").text).collect::<Vec<_>>(),
+            })
+        );
+        return Ok(ExitCode::SUCCESS);
+    }
+    out!(
+        "recovered volume {} in {}: {} inodes, {}",
+        config.id,
+        dir.display(),
+        usage.inodes,
+        units::show_size(usage.bytes.max(0) as u64)
+    );
+    out!("as of its last change but those of a few seconds: what the store has was shipped {age_secs} s ago");
+    if !settled.lost.is_empty() {
+        note!("{} objects had not arrived in the store, so reads of these bytes fail with EIO:", settled.lost.len());
+        for user in users.iter().take(FILES_SHOWN) {
+            note!("  {}", Item::unreadable(user, "was not stored").text);
+        }
+        if users.len() > FILES_SHOWN {
+            note!("  and {} more: `sluice fsck {}` names them", users.len() - FILES_SHOWN, quoted(dir));
+        }
+    }
+    out!("mount it with: sluice up {} MOUNTPOINT", quoted(dir));
+    Ok(ExitCode::SUCCESS)
+}

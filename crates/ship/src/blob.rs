@@ -1,0 +1,189 @@
+//! The blobs: a header and records. docs/disk-format.md, "Shipped metadata".
+
+use bytes::Bytes;
+use serde::{Deserialize, Serialize};
+use sluice_base::{Seq, crc::crc32c};
+
+const MAGIC: &[u8; 8] = b"SLUICEMD";
+const VERSION: u32 = 1;
+/// magic 8, version u32, CRC u32, first u64, last u64, wall clock u64, records u32, kind u32.
+const HEADER_BYTES: usize = 48;
+
+/// What a blob is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
+pub(crate) enum Kind {
+    /// The transactions `first` to `last`, a record each.
+    Log = 1,
+    /// Part number `last` of the checkpoint that began at `first`: records of keys with their values.
+    Part = 2,
+}
+
+/// A blob whose checksum is right.
+#[derive(Debug)]
+pub(crate) struct Blob<'b> {
+    pub(crate) kind: Kind,
+    pub(crate) first: u64,
+    pub(crate) last: u64,
+    /// When it was made: seconds since 1970.
+    pub(crate) wall_secs: u64,
+    pub(crate) records: Vec<&'b [u8]>,
+}
+
+/// The bytes are no blob that this version knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadBlob {
+    /// Too short, too long, or another file.
+    #[error("it is no shipped metadata")]
+    Other,
+    /// Written by a newer version of this program.
+    #[error("it has version {0}, and this sluice knows 1: use a newer one")]
+    Newer(u32),
+    /// Its bytes have changed.
+    #[error("its checksum does not match")]
+    Checksum,
+}
+
+/// The bytes of a blob.
+pub(crate) fn encode<R: AsRef<[u8]>>(kind: Kind, first: u64, last: u64, wall_secs: u64, records: &[R]) -> Bytes {
+    let len = records.iter().map(|record| 4 + record.as_ref().len()).sum::<usize>();
+    let mut out = Vec::with_capacity(HEADER_BYTES + len);
+    out.extend(MAGIC);
+    out.extend(VERSION.to_le_bytes());
+    out.extend([0; 4]);
+    [first, last, wall_secs].iter().for_each(|number| out.extend(number.to_le_bytes()));
+    out.extend((records.len() as u32).to_le_bytes());
+    out.extend((kind as u32).to_le_bytes());
+    for record in records {
+        out.extend((record.as_ref().len() as u32).to_le_bytes());
+        out.extend_from_slice(record.as_ref());
+    }
+    let crc = crc32c(&out[16..]);
+    out[12..16].copy_from_slice(&crc.to_le_bytes());
+    out.into()
+}
+
+/// Parses any bytes.
+pub(crate) fn decode(bytes: &[u8]) -> Result<Blob<'_>, BadBlob> {
+    let (header, mut rest) = bytes.split_at_checked(HEADER_BYTES).ok_or(BadBlob::Other)?;
+    let u32_at = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("4 bytes"));
+    let u64_at = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("8 bytes"));
+    if header[..8] != *MAGIC {
+        return Err(BadBlob::Other);
+    }
+    match u32_at(8) {
+        VERSION => {}
+        newer if newer > VERSION => return Err(BadBlob::Newer(newer)),
+        _ => return Err(BadBlob::Other),
+    }
+    if crc32c(&bytes[16..]) != u32_at(12) {
+        return Err(BadBlob::Checksum);
+    }
+    let kind = match u32_at(44) {
+        1 => Kind::Log,
+        2 => Kind::Part,
+        _ => return Err(BadBlob::Other),
+    };
+    let mut records = Vec::new();
+    for _ in 0..u32_at(40) {
+        let (len, tail) = rest.split_first_chunk::<4>().ok_or(BadBlob::Other)?;
+        let (record, tail) = tail.split_at_checked(u32::from_le_bytes(*len) as usize).ok_or(BadBlob::Other)?;
+        records.push(record);
+        rest = tail;
+    }
+    let (first, last) = (u64_at(16), u64_at(24));
+    let is_sound = kind == Kind::Part || last.checked_sub(first).is_some_and(|more| more + 1 == records.len() as u64);
+    if !rest.is_empty() || !is_sound {
+        return Err(BadBlob::Other);
+    }
+    Ok(Blob { kind, first, last, wall_secs: u64_at(32), records })
+}
+
+/// Whether the bytes are a blob: for tests of the parser.
+pub fn parse(bytes: &[u8]) -> Result<usize, BadBlob> {
+    decode(bytes).map(|blob| blob.records.len())
+}
+
+/// `meta/head`, as JSON: the checkpoint that counts. Complete with the log up to `end`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Head {
+    pub(crate) format_version: u32,
+    /// The checkpoint began at this record...
+    pub(crate) begin: u64,
+    /// ... and ended at this one.
+    pub(crate) end: u64,
+    pub(crate) run: u64,
+    pub(crate) parts: u32,
+    pub(crate) bytes: u64,
+}
+
+/// `meta/owner`, as JSON: who has shipped, the last one now.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Owner {
+    pub(crate) format_version: u32,
+    /// Runs of processes, in their order; earlier ones are forgotten.
+    pub(crate) runs: Vec<u64>,
+}
+
+/// The newest layout of both.
+pub(crate) const FORMAT_VERSION: u32 = 1;
+/// Runs that are remembered.
+pub(crate) const RUNS_MAX: usize = 16;
+
+impl Owner {
+    pub(crate) fn with(mut self, run: u64) -> Self {
+        self.format_version = FORMAT_VERSION;
+        self.runs.push(run);
+        let more = self.runs.len().saturating_sub(RUNS_MAX);
+        self.runs.drain(..more);
+        self
+    }
+}
+
+impl Head {
+    pub(crate) fn begin(&self) -> Seq {
+        Seq(self.begin)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn blobs_are_read_back() {
+        let records = [b"one".to_vec(), Vec::new(), vec![7; 300]];
+        let bytes = encode(Kind::Log, 5, 7, 99, &records);
+        let blob = decode(&bytes).expect("sound");
+        assert_eq!((blob.kind, blob.first, blob.last, blob.wall_secs), (Kind::Log, 5, 7, 99));
+        assert_eq!(blob.records, records.each_ref().map(Vec::as_slice));
+        assert_eq!(decode(&encode(Kind::Log, 5, 8, 99, &records)).unwrap_err(), BadBlob::Other);
+        assert_eq!(decode(&encode(Kind::Part, 5, 0, 99, &records)).unwrap().records.len(), 3);
+        for at in 0..bytes.len() {
+            let mut bad = bytes.to_vec();
+            bad[at] ^= 4;
+            assert!(decode(&bad).is_err(), "byte {at}");
+            assert!(decode(&bytes[..at]).is_err());
+        }
+    }
+
+    #[test]
+    fn a_newer_version_is_named() {
+        let mut bytes = encode::<&[u8]>(Kind::Part, 1, 0, 0, &[]).to_vec();
+        bytes[8] = 2;
+        assert_eq!(decode(&bytes).unwrap_err(), BadBlob::Newer(2));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_parsed_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let mut framed = encode(Kind::Log, 1, 1, 0, std::slice::from_ref(&bytes)).to_vec();
+            framed.truncate(HEADER_BYTES);
+            framed.extend(&bytes);
+            let crc = crc32c(&framed[16..]);
+            framed[12..16].copy_from_slice(&crc.to_le_bytes());
+            let _ = (decode(&bytes), decode(&framed));
+        }
+    }
+}

@@ -1,0 +1,370 @@
+//! What takes the tee's records to the store.
+
+use crate::{
+    blob::{self, Head, Kind, Owner},
+    checkpoint::{self, CheckpointError},
+    names::{self, LogName},
+    tee::{Next, Tee},
+};
+use serde::Serialize;
+use sluice_base::{Clock, Entropy, Seq};
+use sluice_meta::store::{MetaError, MetaStore};
+use sluice_object::{PutMode, Store, StoreError};
+use sluice_run::{
+    lock::Mutex,
+    task::{Handle, JoinHandle},
+    time::timeout,
+    watch,
+};
+use std::{
+    sync::Arc,
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    time::Duration,
+};
+use tokio::sync::{
+    Notify,
+    oneshot::{self, error::TryRecvError},
+};
+
+/// Between two looks, so that the store is at most 5 s behind: a sync of the journal and a request come on top.
+const INTERVAL: Duration = Duration::from_secs(3);
+/// Bytes of a blob, about.
+const BLOB_BYTES: usize = 4 << 20;
+/// A log this long, and as long as the checkpoint, is replaced by another checkpoint: so nothing is shipped more than twice.
+const LOG_BYTES: u64 = 64 << 20;
+/// A log of so many blobs takes long to read, however small they are.
+const LOG_BLOBS: usize = 2048;
+/// The wait after a failure doubles from here to the last.
+const RETRY_FIRST: Duration = Duration::from_millis(200);
+const RETRY_LAST: Duration = Duration::from_secs(5);
+
+/// What a [`Shipper`] is made of.
+pub struct ShipperParts {
+    /// The metadata.
+    pub tables: Arc<MetaStore>,
+    /// What was committed.
+    pub tee: Arc<Tee>,
+    /// Where it goes.
+    pub store: Store,
+    /// Time.
+    pub clock: Arc<dyn Clock>,
+    /// Where the number of this run comes from.
+    pub entropy: Arc<dyn Entropy>,
+}
+
+/// How it stands.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct ShipStatus {
+    /// The store has the metadata up to this record; none before it was asked.
+    pub shipped_seq: Option<u64>,
+    /// Records behind it.
+    pub behind_records: u64,
+    /// How long the oldest of them has waited.
+    pub behind_ms: u64,
+    /// Bytes of the log in the store, from the checkpoint on.
+    pub log_bytes: u64,
+    /// Bytes of the checkpoint.
+    pub checkpoint_bytes: u64,
+    /// Why nothing is shipped, when nothing is.
+    pub trouble: Option<String>,
+    /// It is not tried again.
+    pub stopped: bool,
+}
+
+/// Takes the metadata to the store as long as it lives.
+pub struct Shipper {
+    parts: ShipperParts,
+    run: u64,
+    /// Looks at once.
+    now: Notify,
+    /// Looks all the time.
+    finishing: AtomicBool,
+    reached: watch::Sender<Reached>,
+    state: Mutex<State>,
+    task: Mutex<Option<JoinHandle<()>>>,
+}
+
+/// What comes back from the store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Reached {
+    seq: Seq,
+    /// More of it may follow; not where a checkpoint must come first.
+    is_whole: bool,
+}
+
+#[derive(Default)]
+struct State {
+    log_bytes: u64,
+    checkpoint_bytes: u64,
+    known: bool,
+    trouble: Option<String>,
+    stopped: bool,
+}
+
+/// Why a look ended early.
+#[derive(Debug, thiserror::Error)]
+enum ShipError {
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Meta(#[from] MetaError),
+    #[error("a checkpoint: {0}")]
+    Checkpoint(#[from] CheckpointError),
+    #[error("the checkpoint ended early")]
+    Ended,
+    /// Nothing but an operator helps.
+    #[error(
+        "the store has the metadata up to change {store}, this directory only up to {here}: it is an older copy, and what is written now is \
+         not kept in the store. `sluice recover --from-store` makes a directory of what the store has"
+    )]
+    Older { store: u64, here: u64 },
+    #[error(
+        "another process ships the metadata of this volume: it was recovered elsewhere, or this directory was copied. What is written here \
+         is not kept in the store any more; umount one of the two"
+    )]
+    Fenced,
+}
+
+/// What is known while it runs.
+struct Position {
+    shipped: Seq,
+    /// The checkpoint that counts; none where nothing leads on from the one that the store has.
+    head: Option<Head>,
+    log_bytes: u64,
+    log_blobs: usize,
+    runs: Vec<u64>,
+    making: Option<Making>,
+}
+
+/// A checkpoint under way.
+struct Making {
+    task: JoinHandle<()>,
+    made: oneshot::Receiver<Result<Head, CheckpointError>>,
+}
+
+impl Drop for Making {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Shipper {
+    /// Begins to ship, on `runtime`.
+    pub fn start(parts: ShipperParts, runtime: &Handle) -> Arc<Self> {
+        let mut run = [0; 8];
+        parts.entropy.fill(&mut run);
+        let shipper = Arc::new(Self {
+            parts,
+            run: u64::from_le_bytes(run),
+            now: Notify::new(),
+            finishing: false.into(),
+            reached: watch::Sender::new(Reached::default()),
+            state: Mutex::default(),
+            task: Mutex::default(),
+        });
+        let worker = shipper.clone();
+        *shipper.task.lock() = Some(runtime.spawn(async move { worker.work().await }));
+        shipper
+    }
+
+    /// Ships all that is committed now, waiting `within` at most; or why not all of it is.
+    pub async fn finish(&self, within: Duration) -> Result<(), String> {
+        let wanted = self.parts.tables.visible();
+        self.finishing.store(true, Relaxed);
+        self.now.notify_one();
+        let mut reached = self.reached.subscribe();
+        let done = timeout(within, reached.wait_for(|reached| reached.is_whole && reached.seq >= wanted)).await;
+        if matches!(done, Ok(Ok(_))) {
+            return Ok(());
+        }
+        Err(self.state.lock().trouble.clone().unwrap_or_else(|| "the store takes long".into()))
+    }
+
+    /// Ends.
+    pub fn stop(&self) {
+        if let Some(task) = self.task.lock().take() {
+            task.abort();
+        }
+    }
+
+    /// How it stands.
+    pub fn status(&self) -> ShipStatus {
+        let state = self.state.lock();
+        let seq = self.reached.borrow().seq;
+        let (since, _) = self.parts.tee.waits(seq);
+        let waited = since.map_or(Duration::ZERO, |since| self.parts.clock.monotonic().saturating_sub(since));
+        ShipStatus {
+            shipped_seq: state.known.then_some(seq.0),
+            behind_records: self.parts.tables.visible().0.saturating_sub(seq.0),
+            behind_ms: waited.as_millis() as u64,
+            log_bytes: state.log_bytes,
+            checkpoint_bytes: state.checkpoint_bytes,
+            trouble: state.trouble.clone(),
+            stopped: state.stopped,
+        }
+    }
+
+    async fn work(self: Arc<Self>) {
+        let (mut position, mut wait) = (None, RETRY_FIRST);
+        loop {
+            let pause = match self.look(&mut position).await {
+                Ok(()) => {
+                    self.state.lock().trouble = None;
+                    wait = RETRY_FIRST;
+                    if self.finishing.load(Relaxed) { RETRY_FIRST } else { INTERVAL }
+                }
+                Err(error) => {
+                    let is_last = matches!(error, ShipError::Older { .. } | ShipError::Fenced);
+                    let text = error.to_string();
+                    if is_last {
+                        tracing::error!("{text}");
+                    } else {
+                        tracing::warn!(%error, "shipping the metadata failed and is tried again");
+                    }
+                    {
+                        let mut state = self.state.lock();
+                        (state.trouble, state.stopped) = (Some(text), is_last);
+                    }
+                    if is_last {
+                        return;
+                    }
+                    wait = (wait * 2).min(RETRY_LAST);
+                    wait
+                }
+            };
+            let _ = timeout(pause, self.now.notified()).await;
+        }
+    }
+
+    /// Ships what there is, and begins and ends checkpoints.
+    async fn look(&self, position: &mut Option<Position>) -> Result<(), ShipError> {
+        let position = match position {
+            Some(position) => position,
+            None => position.insert(self.find().await?),
+        };
+        self.ship(position).await?;
+        let is_long = position.log_bytes > LOG_BYTES.max(position.head.as_ref().map_or(0, |head| head.bytes))
+            || position.log_blobs > LOG_BLOBS;
+        if position.making.is_none() && (position.head.is_none() || is_long) {
+            self.begin_checkpoint(position);
+        }
+        if let Some(making) = &mut position.making {
+            let made = match making.made.try_recv() {
+                Err(TryRecvError::Empty) if self.finishing.load(Relaxed) => (&mut making.made).await.ok(),
+                Err(TryRecvError::Empty) => {
+                    self.tell(position);
+                    return Ok(());
+                }
+                made => made.ok(),
+            };
+            position.making = None;
+            self.end_checkpoint(position, made.ok_or(ShipError::Ended)??).await?;
+        }
+        self.tell(position);
+        Ok(())
+    }
+
+    fn tell(&self, position: &Position) {
+        {
+            let mut state = self.state.lock();
+            (state.log_bytes, state.known) = (position.log_bytes, true);
+            state.checkpoint_bytes = position.head.as_ref().map_or(0, |head| head.bytes);
+        }
+        self.reached.send_modify(|reached| {
+            reached.is_whole = position.head.is_some();
+            // What no checkpoint leads to is of no use yet.
+            if reached.is_whole {
+                reached.seq = position.shipped;
+            }
+        });
+    }
+
+    /// What the store has. From now on this run is the one that ships.
+    async fn find(&self) -> Result<Position, ShipError> {
+        let store = &self.parts.store;
+        let owner = checkpoint::json::<Owner>(store, names::OWNER).await?.unwrap_or_default().with(self.run);
+        store.put_blob(names::OWNER, checkpoint::to_json(&owner), PutMode::Overwrite).await?;
+        let runs = owner.runs;
+        let here = self.parts.tables.visible();
+        let Some(head) = checkpoint::json::<Head>(store, names::HEAD).await? else {
+            return Ok(Position { shipped: here, head: None, log_bytes: 0, log_blobs: 0, runs, making: None });
+        };
+        let log = checkpoint::log(store, head.begin(), &runs).await?;
+        if log.end > here {
+            return Err(ShipError::Older { store: log.end.0, here: here.0 });
+        }
+        for key in &log.others {
+            store.delete_blob(key).await?;
+        }
+        let (log_bytes, log_blobs) = (log.bytes, log.chain.len());
+        Ok(Position { shipped: log.end, head: Some(head), log_bytes, log_blobs, runs, making: None })
+    }
+
+    /// Ships what the journal has for good.
+    async fn ship(&self, position: &mut Position) -> Result<(), ShipError> {
+        let tables = &self.parts.tables;
+        let mut is_ours = false;
+        loop {
+            let end = tables.synced().min(tables.visible());
+            let records = match self.parts.tee.after(position.shipped, end, BLOB_BYTES) {
+                Next::Nothing => return Ok(()),
+                Next::Records(records) => records,
+                Next::Gap => {
+                    // Nothing leads on from what the store has: a checkpoint does.
+                    (position.making, position.head) = (None, None);
+                    position.shipped = tables.visible();
+                    self.begin_checkpoint(position);
+                    return Ok(());
+                }
+            };
+            if !is_ours {
+                self.check_owner().await?;
+                is_ours = true;
+            }
+            let last = Seq(position.shipped.0 + records.len() as u64);
+            let name = LogName { first: Seq(position.shipped.0 + 1), last, run: self.run };
+            let body = blob::encode(Kind::Log, name.first.0, last.0, self.wall_secs(), &records);
+            let bytes = body.len() as u64;
+            self.parts.store.put_blob(&name.key(), body, PutMode::Overwrite).await?;
+            (position.shipped, position.log_bytes, position.log_blobs) =
+                (last, position.log_bytes + bytes, position.log_blobs + 1);
+            self.tell(position);
+        }
+    }
+
+    async fn check_owner(&self) -> Result<(), ShipError> {
+        let owner = checkpoint::json::<Owner>(&self.parts.store, names::OWNER).await?.unwrap_or_default();
+        if owner.runs.last() == Some(&self.run) { Ok(()) } else { Err(ShipError::Fenced) }
+    }
+
+    fn begin_checkpoint(&self, position: &mut Position) {
+        let (tables, store) = (self.parts.tables.clone(), self.parts.store.clone());
+        let made = checkpoint::make(tables, store, (position.shipped, self.run), self.wall_secs());
+        let (sender, receiver) = oneshot::channel();
+        let task = sluice_run::task::spawn(async move { drop(sender.send(made.await)) });
+        position.making = Some(Making { task, made: receiver });
+    }
+
+    /// The store has a whole checkpoint once it has the log from its begin to its end.
+    async fn end_checkpoint(&self, position: &mut Position, head: Head) -> Result<(), ShipError> {
+        let (tables, end) = (self.parts.tables.clone(), Seq(head.end));
+        sluice_run::task::spawn_blocking(move || tables.ensure_synced(end)).await.map_err(|_| ShipError::Ended)??;
+        self.ship(position).await?;
+        if position.making.is_some() {
+            // A gap came in between.
+            return Ok(());
+        }
+        self.check_owner().await?;
+        let store = &self.parts.store;
+        store.put_blob(names::HEAD, checkpoint::to_json(&head), PutMode::Overwrite).await?;
+        let log = checkpoint::log(store, head.begin(), &position.runs).await?;
+        (position.log_bytes, position.log_blobs) = (log.bytes, log.chain.len());
+        checkpoint::clean(store, &head, &position.runs).await?;
+        position.head = Some(head);
+        Ok(())
+    }
+
+    fn wall_secs(&self) -> u64 {
+        self.parts.clock.wall().secs.try_into().unwrap_or(0)
+    }
+}

@@ -1,0 +1,161 @@
+//! What is shipped comes back: under faults of the store, with processes that end anywhere, with and without what their journal had.
+
+use sluice_base::{Clock, Entropy, SeededEntropy, Seq, SystemClock};
+use sluice_meta::store::{Log, MemoryLog, MemoryTables, MetaError, MetaStore, Options, Tables};
+use sluice_object::{FaultyBackend, MemoryBackend, Store, StoreOptions, backend::Faults};
+use sluice_ship::{RestoreError, Shipper, ShipperParts, Tee, TeeLog, restore};
+use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc, time::Duration};
+
+const LONG: Duration = Duration::from_secs(60);
+type Keys = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// A volume's tables and log, and the store.
+struct Rig {
+    tables: Arc<MemoryTables>,
+    log: Arc<MemoryLog>,
+    backend: Arc<FaultyBackend<MemoryBackend>>,
+    store: Store,
+    /// The keys after each record.
+    history: Vec<Keys>,
+    random: SeededEntropy,
+}
+
+/// A process that ships.
+struct Process {
+    meta: Arc<MetaStore>,
+    shipper: Arc<Shipper>,
+}
+
+impl Rig {
+    fn new(seed: u64) -> Self {
+        let backend = Arc::new(FaultyBackend::new(MemoryBackend::default(), seed));
+        let options = StoreOptions { backoff_base: Duration::from_millis(1), ..StoreOptions::default() };
+        let entropy = Arc::new(SeededEntropy::new(seed));
+        let store = Store::with_backend(backend.clone(), "memory:", options, entropy);
+        let (tables, log) = Default::default();
+        Self { tables, log, backend, store, history: vec![Keys::new()], random: SeededEntropy::new(seed) }
+    }
+
+    fn below(&self, end: u64) -> u64 {
+        let mut bytes = [0; 8];
+        self.random.fill(&mut bytes);
+        u64::from_le_bytes(bytes) % end
+    }
+
+    /// Starts a process whose journal has the records behind `journal`.
+    fn start(&self, journal: Seq) -> Process {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
+        let tee = Tee::new(clock.clone());
+        for (seq, _, record) in self.log.records().into_iter().filter(|(seq, ..)| *seq > journal) {
+            tee.push(seq, &record);
+        }
+        let log = Arc::new(TeeLog::new(self.log.clone(), tee.clone()));
+        let meta = Arc::new(MetaStore::new(self.tables.clone(), log, self.log.last(), Options::default()));
+        let entropy = Arc::new(SeededEntropy::new(self.below(u64::MAX)));
+        let parts = ShipperParts { tables: meta.clone(), tee, store: self.store.clone(), clock, entropy };
+        Process { meta, shipper: Shipper::start(parts, &sluice_run::task::handle(&tokio::runtime::Handle::current())) }
+    }
+
+    /// Some transactions.
+    fn write(&mut self, process: &Process, count: u64) {
+        for _ in 0..count {
+            let mut keys = self.history.last().expect("one at least").clone();
+            let changes: Vec<_> = (0..1 + self.below(3))
+                .map(|_| {
+                    // Among them those of the tables that engines treat apart.
+                    let table = b"idsv"[self.below(4) as usize];
+                    let key = [&[table][..], &self.below(40).to_be_bytes()].concat();
+                    let value = (self.below(4) != 0).then(|| vec![self.below(256) as u8; self.below(3000) as usize]);
+                    (key, value)
+                })
+                .collect();
+            let done = process.meta.transact::<_, MetaError>(|txn| {
+                for (key, value) in &changes {
+                    match value {
+                        Some(value) => txn.put(key, value.clone()),
+                        None => txn.delete(key),
+                    }
+                }
+                txn.attach(b"header".to_vec(), b"bytes of a file");
+                Ok(())
+            });
+            for (key, value) in changes {
+                match value {
+                    Some(value) => drop(keys.insert(key, value)),
+                    None => drop(keys.remove(&key)),
+                }
+            }
+            assert_eq!(done.expect("committed").seq.0, self.history.len() as u64);
+            self.history.push(keys);
+        }
+        self.log.ensure_synced(self.log.last()).expect("memory");
+    }
+
+    /// What the store has now, and up to which record.
+    async fn restored(&self) -> Result<(Keys, Seq), RestoreError> {
+        let tables = MemoryTables::default();
+        let restored = restore(&self.store, &tables, self.below(u64::MAX), |_, _| {}).await?;
+        let mut keys = Keys::new();
+        let mut visit = |key: &[u8], value: &[u8]| {
+            keys.insert(key.to_vec(), value.to_vec());
+            ControlFlow::Continue(())
+        };
+        tables.scan(&[1], &[0xff], tables.applied(), &mut visit).expect("memory");
+        Ok((keys, restored.seq))
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_of_it_comes_back_from_a_store_with_faults() {
+    for seed in 0..150 {
+        let mut rig = Rig::new(seed);
+        let faults = Faults { unavailable: 50, lost_answer: 50, ..Faults::default() };
+        rig.backend.set_faults(faults);
+        for _ in 0..4 {
+            // With all of its records, some, or none.
+            let process = rig.start(Seq(rig.below(rig.log.last().0 + 2)));
+            let (count, finishes) = (rig.below(30), rig.below(3) != 0);
+            rig.write(&process, count);
+            if finishes {
+                process.shipper.finish(LONG).await.unwrap_or_else(|why| panic!("seed {seed}: {why}"));
+            }
+            rig.write(&process, 3);
+            process.shipper.stop();
+            match rig.restored().await {
+                Ok((keys, seq)) => {
+                    assert!(rig.history[seq.0 as usize] == keys, "seed {seed}: not what was there at {seq:?}");
+                    assert!(!finishes || seq.0 + 3 >= rig.log.last().0, "seed {seed}: {seq:?} is too little");
+                }
+                Err(RestoreError::Nothing(_)) if !finishes => {}
+                Err(error) => panic!("seed {seed}: {error}"),
+            }
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_on_the_way_is_read_again_and_lasting_damage_is_told() {
+    let mut rig = Rig::new(7);
+    let process = rig.start(Seq(0));
+    rig.write(&process, 20);
+    process.shipper.finish(LONG).await.expect("shipped");
+    rig.write(&process, 20);
+    process.shipper.finish(LONG).await.expect("shipped");
+    process.shipper.stop();
+    assert_eq!(process.shipper.status().behind_records, 0);
+    let entry = rig.store.list_blobs("meta/log").await.expect("listed").pop().expect("a blob");
+    let body = rig.store.get_blob(&entry.key).await.expect("a body");
+    let mut bad = body.to_vec();
+    let at = bad.len() / 2;
+    bad[at] ^= 1;
+    rig.store.put_blob(&entry.key, bad.into(), sluice_object::PutMode::Overwrite).await.expect("put");
+    let error = rig.restored().await.expect_err("damaged").to_string();
+    assert!(error.contains(&entry.key) && error.contains("checksum"), "{error}");
+    rig.store.put_blob(&entry.key, body, sluice_object::PutMode::Overwrite).await.expect("put");
+    assert_eq!(rig.restored().await.expect("sound").1, rig.log.last());
+    // What the checkpoint needs is missing.
+    for entry in rig.store.list_blobs("meta/checkpoint").await.expect("listed") {
+        rig.store.delete_blob(&entry.key).await.expect("deleted");
+    }
+    assert!(matches!(rig.restored().await, Err(RestoreError::Store(_))));
+}

@@ -1,0 +1,196 @@
+//! The store has the metadata too: a volume whose directory is gone is rebuilt from there.
+
+use std::{
+    fs::{self, File},
+    io::Write,
+    os::unix::fs::{PermissionsExt, symlink},
+    path::Path,
+    process::Command,
+    time::Duration,
+};
+
+use sluice_tests::{Gateway, Mount, Ran, Scratch, TreeOptions, Volume, noise, read_tree, run, sluice_binary, wait_for};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn recover(volume: &Volume, store: &str) -> Ran {
+    let mut command = volume.command(["recover", "--from-store", store]);
+    command.arg(volume.dir());
+    run(&mut command, LIMIT)
+}
+
+/// The store has all of the metadata that is there now.
+fn wait_shipped(mount: &Mount) {
+    wait_for("the metadata in the store", LIMIT, || {
+        let metadata = &mount.status()["metadata"];
+        metadata["behind_records"] == 0 && metadata["checkpoint_bytes"].as_u64() > Some(0)
+    });
+}
+
+fn fill(root: &Path) {
+    let dir = root.join("a directory/deep");
+    fs::create_dir_all(&dir).unwrap();
+    for (number, len) in [0, 1, 4000, 4097, 70_000, 200_000, 9 << 20].into_iter().enumerate() {
+        fs::write(dir.join(format!("file-{number}")), noise(number as u64, len)).unwrap();
+    }
+    fs::set_permissions(dir.join("file-3"), fs::Permissions::from_mode(0o640)).unwrap();
+    fs::hard_link(dir.join("file-4"), root.join("another name")).unwrap();
+    symlink("deep/file-1", root.join("a directory/link")).unwrap();
+    rustix::fs::setxattr(dir.join("file-2"), "user.colour", b"blue", rustix::fs::XattrFlags::empty()).unwrap();
+    fs::write(dir.join("gone"), noise(99, 10_000)).unwrap();
+    fs::remove_file(dir.join("gone")).unwrap();
+    fs::rename(dir.join("file-0"), root.join("moved")).unwrap();
+}
+
+fn tree(root: &Path) -> sluice_tests::Tree {
+    read_tree(root, TreeOptions { times: true, xattrs: true }).unwrap()
+}
+
+#[test]
+fn a_volume_comes_back_from_its_store_alone() {
+    let mut gateway = Gateway::new();
+    gateway.bucket("bucket");
+    let store = gateway.url("bucket", "volume");
+    let first = gateway.credentials(Volume::new()).option("--store", &store);
+    let mount = first.up();
+    fill(mount.root());
+    let before = tree(mount.root());
+    mount.umount();
+    fs::remove_dir_all(first.dir()).unwrap();
+
+    let second = gateway.credentials(Volume::new());
+    let ran = recover(&second, &store).ok();
+    assert!(ran.stdout.contains("recovered volume") && !ran.stderr.contains("EIO"), "{ran:?}");
+    let mount = second.up();
+    assert_eq!(tree(mount.root()), before);
+    // It goes on from there, also when its host is lost in turn, this time without an umount.
+    fs::write(mount.path("later"), noise(5, 300_000)).unwrap();
+    fs::remove_file(mount.path("another name")).unwrap();
+    let before = tree(mount.root());
+    wait_for("everything stored", LIMIT, || mount.status()["numbers"]["dirty_objects"] == 0);
+    wait_shipped(&mount);
+    mount.kill9();
+    fs::remove_dir_all(second.dir()).unwrap();
+
+    let third = gateway.credentials(Volume::new());
+    recover(&third, &store).ok();
+    let mount = third.up();
+    assert_eq!(tree(mount.root()), before);
+    mount.umount();
+    third.fsck_is_clean();
+    gateway.stop();
+}
+
+#[test]
+fn what_had_not_arrived_is_named_and_never_zeros() {
+    let mut gateway = Gateway::new();
+    gateway.bucket("bucket");
+    let store = gateway.url("bucket", "volume");
+    let first = gateway.credentials(Volume::new()).option("--store", &store).option("--upload-delay", "1h");
+    let mount = first.up();
+    fs::write(mount.path("old"), noise(1, 5000)).unwrap();
+    fs::write(mount.path("inline"), noise(2, 3000)).unwrap();
+    wait_shipped(&mount);
+    mount.kill9();
+    fs::remove_dir_all(first.dir()).unwrap();
+    let second = gateway.credentials(Volume::new());
+    let ran = recover(&second, &store).ok();
+    assert!(ran.stderr.contains("1 objects had not arrived") && ran.stderr.contains("/old"), "{ran:?}");
+    let mount = second.up();
+    assert!(fs::read(mount.path("inline")).unwrap() == noise(2, 3000));
+    assert_eq!(fs::metadata(mount.path("old")).unwrap().len(), 5000);
+    let error = fs::read(mount.path("old")).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(5), "EIO, not zeros: {error}");
+    mount.umount();
+    gateway.stop();
+}
+
+#[test]
+fn the_store_is_seconds_behind() {
+    let scratch = Scratch::new();
+    let volume = Volume::new().option("--store", format!("file:{}", scratch.path().join("store").display()));
+    let mount = volume.up();
+    wait_shipped(&mount);
+    let written = sluice_tests::Stopwatch::start();
+    let mut file = File::create(mount.path("file")).unwrap();
+    file.write_all(b"small").unwrap();
+    assert!(mount.status()["metadata"]["behind_records"].as_u64() > Some(0), "{}", mount.status());
+    wait_shipped(&mount);
+    // 3 s between two looks, one until the journal is synced by itself; the rest is for a busy machine.
+    assert!(written.elapsed() < Duration::from_secs(15), "{:?}", written.elapsed());
+    let text = volume.sluice(["status", volume.dir().to_str().unwrap()]).ok().stdout;
+    assert!(text.contains("metadata   in the store"), "{text}");
+    drop(file);
+    mount.umount();
+}
+
+#[test]
+fn two_directories_of_one_volume_are_noticed() {
+    let scratch = Scratch::new();
+    let store = format!("file:{}", scratch.path().join("store").display());
+    let first = Volume::new().option("--store", &store);
+    let mount = first.up();
+    fs::write(mount.path("file"), b"one").unwrap();
+    mount.umount();
+    let copy = scratch.path().join("copy");
+    run(Command::new("cp").args(["-a"]).arg(first.dir()).arg(&copy), LIMIT).ok();
+    let mount = first.up();
+    fs::write(mount.path("file"), b"two").unwrap();
+    wait_shipped(&mount);
+    // The host is believed to be lost, and is not.
+    let second = Volume::new();
+    recover(&second, &store).ok();
+    fs::write(mount.path("file"), b"three").unwrap();
+    wait_for("the first one to notice", LIMIT, || mount.status()["metadata"]["stopped"] == true);
+    let trouble = mount.status()["metadata"]["trouble"].to_string();
+    assert!(trouble.contains("another process ships the metadata"), "{trouble}");
+    mount.kill9();
+    let mount = second.up();
+    assert_eq!(fs::read(mount.path("file")).unwrap(), b"two");
+    wait_shipped(&mount);
+    mount.umount();
+    // A copy of before.
+    let old = Volume::new();
+    fs::rename(&copy, old.dir()).unwrap();
+    let mount = old.up();
+    wait_for("the copy to notice", LIMIT, || mount.status()["metadata"]["stopped"] == true);
+    let trouble = mount.status()["metadata"]["trouble"].to_string();
+    assert!(trouble.contains("it is an older copy"), "{trouble}");
+    mount.kill9();
+}
+
+#[test]
+fn mistakes_are_told_with_what_to_do() {
+    let scratch = Scratch::new();
+    let empty = scratch.path().join("empty");
+    fs::create_dir(&empty).unwrap();
+    let volume = Volume::new();
+    let none = format!("file:{}", scratch.path().join("none").display());
+    recover(&volume, &none).refused_with(&["is no directory, so no store"]);
+    recover(&volume, &format!("file:{}", empty.display())).refused_with(&["holds no volume", "wrong bucket or prefix"]);
+    assert!(!volume.dir().exists(), "nothing is left behind");
+    // A volume that nobody ever mounted.
+    let made = Volume::new();
+    let store = format!("file:{}", scratch.path().join("made").display());
+    made.sluice(["format", made.dir().to_str().unwrap(), "--store", &store]).ok();
+    recover(&volume, &store).refused_with(&["holds no metadata"]);
+    assert!(!volume.dir().exists(), "nothing is left behind");
+    recover(&made, &store).refused_with(&["holds volume"]);
+    // A volume that was made anew is the new one.
+    let mount = made.up();
+    fs::write(mount.path("file"), b"text").unwrap();
+    mount.umount();
+    made.sluice(["format", made.dir().to_str().unwrap(), "--store", &store, "--force"]).ok();
+    recover(&volume, &store).refused_with(&["holds no metadata"]);
+    // Damage is found, and names the blob.
+    made.up().umount();
+    let log = scratch.path().join("made/meta/checkpoint");
+    let part = run(Command::new("find").arg(&log).args(["-type", "f"]), LIMIT).ok().stdout;
+    let part = part.lines().next().expect("a part");
+    let mut bytes = fs::read(part).unwrap();
+    *bytes.last_mut().unwrap() ^= 1;
+    fs::write(part, bytes).unwrap();
+    recover(&volume, &store).refused_with(&["checkpoint", "checksum does not match"]);
+    assert!(!volume.dir().exists(), "nothing is left behind");
+    assert!(sluice_binary().exists());
+}
