@@ -12,7 +12,7 @@ use crate::{
 use anyhow::{Context, bail};
 use futures::{StreamExt, stream};
 use serde_json::json;
-use sluice_base::{Entropy, ObjectId, OsEntropy, Seq};
+use sluice_base::{Clock, ObjectId, Seq, SystemClock};
 use sluice_meta::{
     fsck,
     records::ObjectState,
@@ -89,10 +89,9 @@ async fn make(dir: &Path, url: &str, traces: &mut Traces) -> anyhow::Result<(Vol
     let tables = dir.join("meta/tables");
     traces.make_dir(&tables)?;
     let tables = LsmTables::open(&tables, LsmOptions::default()).context("making the metadata's tables")?;
-    let mut run = [0; 8];
-    OsEntropy.fill(&mut run);
+    let now = SystemClock::default().wall().secs as u64;
     let bar = byte_bar(0, "reading the metadata");
-    let restored = sluice_ship::restore(&store, &tables, u64::from_le_bytes(run), |done, all| {
+    let restored = sluice_ship::restore(&store, &tables, now, |done, all| {
         bar.set_length(all);
         bar.set_position(done);
     });

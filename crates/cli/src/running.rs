@@ -11,16 +11,39 @@ use crate::{
     volume::Volume,
 };
 use anyhow::anyhow;
+use futures::FutureExt;
 use sluice_fuse::{Config, LeftMount, MountOptions, ServeOptions, Session, StartError, VfsHandler};
 use sluice_join::Work;
 use sluice_ship::{Shipper, ShipperParts};
-use sluice_vfs::{Parts, Settings, Vfs};
+use sluice_vfs::{Durability, Parts, Settings, Vfs};
 use std::{path::Path, sync::Arc, time::Duration};
 use tokio::{
     runtime::{Handle, Runtime},
     signal::unix::{Signal, SignalKind, signal},
     sync::{mpsc, watch},
 };
+
+/// What a promise of durability means: when fsync returns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Tier {
+    /// This host's disks have it.
+    #[default]
+    Journal,
+    /// The store has it.
+    Object,
+}
+
+impl Tier {
+    /// From the command line.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "journal" => Ok(Self::Journal),
+            "object" => Ok(Self::Object),
+            "replicated" => Err("the tier `replicated`, which keeps a copy in the journal of another host, is not built yet: choose journal or object".into()),
+            other => Err(format!("there is no tier `{other}`: choose journal or object")),
+        }
+    }
+}
 
 /// How long programs that entered a mount whose start failed may keep it.
 const TAKE_BACK_WAIT: Duration = Duration::from_secs(5);
@@ -37,7 +60,7 @@ pub struct Running {
 
 impl Running {
     /// Puts the parts of a volume of this host together.
-    pub fn of_volume(volume: Volume, settings: Settings, runtime: &Handle) -> anyhow::Result<Self> {
+    pub fn of_volume(volume: Volume, mut settings: Settings, tier: Tier, runtime: &Handle) -> anyhow::Result<Self> {
         let Volume {
             namespace,
             journal,
@@ -59,6 +82,13 @@ impl Running {
             let (store, clock, entropy) = ((*store).clone(), clock.clone(), entropy.clone());
             Shipper::start(ShipperParts { tables: tables.clone(), tee, store, clock, entropy }, &runtime)
         });
+        if let (Tier::Object, Some(ship)) = (tier, &ship) {
+            let ship = ship.clone();
+            settings.durability = Durability::Object(Arc::new(move |seq| {
+                let ship = ship.clone();
+                async move { ship.shipped(seq).await }.boxed()
+            }));
+        }
         let (others, group) = (None, None);
         let parts =
             Parts { namespace, journal, committer, cache, store, clock, entropy, session, others, group, runtime };

@@ -9,7 +9,7 @@ use crate::{
     directory,
     metrics::{MetricsArgs, Probe, VolumeSource},
     output::note,
-    running::{Running, stop_on_signals},
+    running::{Running, Tier, stop_on_signals},
     scrub::ScrubRate,
     units,
     volume::{self, OpenOptions, Volume},
@@ -120,7 +120,7 @@ fn serve(args: &ServeArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<Exit
     let (namespace, committer, clock) = (volume.namespace.clone(), volume.committer.clone(), volume.clock.clone());
     // Orphans may be in use by mounts that come back.
     let settings = Settings { reclaim_orphans: false, ..Settings::default() };
-    let running = Running::of_volume(volume, settings, runtime.handle())?;
+    let running = Running::of_volume(volume, settings, Tier::Journal, runtime.handle())?;
     args.scrub.start(running.vfs.cache());
     let sessions =
         rpc::Server::open(namespace, rpc::Settings { lease: args.lease, ..Default::default() }, clock.monotonic())?;

@@ -4,7 +4,7 @@ pub mod place;
 mod serve;
 mod takeover;
 
-use crate::{detach, directory, metrics::MetricsArgs, reading::ReadingArgs, scrub::ScrubRate, units};
+use crate::{detach, directory, metrics::MetricsArgs, reading::ReadingArgs, running::Tier, scrub::ScrubRate, units};
 use anyhow::bail;
 use clap::builder::ValueParser;
 use sluice_fuse::PassthroughOptions;
@@ -49,6 +49,10 @@ pub struct UpArgs {
     /// Room for the journal, at least 16M; when it is full, writes wait for the store
     #[arg(long, default_value = "1G", value_name = "SIZE", value_parser = ValueParser::new(units::parse_size))]
     pub journal_size: u64,
+    /// When fsync returns: `journal`, when this host's disks have what it is for; `object`, when the store has it too, bytes and names, so that
+    /// it survives the loss of this host. The store is then waited for, however long it is away
+    #[arg(long, default_value = "journal", value_name = "TIER", value_parser = ValueParser::new(Tier::parse))]
+    pub durability: Tier,
     /// How long an object waits for more data before it is uploaded
     #[arg(long, default_value = "2s", value_name = "TIME", value_parser = ValueParser::new(units::parse_time))]
     pub upload_delay: Duration,

@@ -6,8 +6,8 @@ use sluice_base::{Seq, crc::crc32c};
 
 const MAGIC: &[u8; 8] = b"SLUICEMD";
 const VERSION: u32 = 1;
-/// magic 8, version u32, CRC u32, first u64, last u64, wall clock u64, records u32, kind u32.
-const HEADER_BYTES: usize = 48;
+/// magic 8, version u32, CRC u32, first u64, last u64, since u64, wall clock u64, records u32, kind u32.
+const HEADER_BYTES: usize = 56;
 
 /// What a blob is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,17 +17,27 @@ pub(crate) enum Kind {
     Log = 1,
     /// Part number `last` of the checkpoint that began at `first`: records of keys with their values.
     Part = 2,
+    /// No record: the log ends with `last` where another process goes on with it.
+    Fence = 3,
 }
 
 /// A blob whose checksum is right.
 #[derive(Debug)]
 pub(crate) struct Blob<'b> {
+    pub(crate) about: About,
+    pub(crate) records: Vec<&'b [u8]>,
+}
+
+/// What its header says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct About {
     pub(crate) kind: Kind,
     pub(crate) first: u64,
     pub(crate) last: u64,
+    /// Of the log: no record behind this one is missing in it.
+    pub(crate) since: u64,
     /// When it was made: seconds since 1970.
     pub(crate) wall_secs: u64,
-    pub(crate) records: Vec<&'b [u8]>,
 }
 
 /// The bytes are no blob that this version knows.
@@ -45,13 +55,14 @@ pub enum BadBlob {
 }
 
 /// The bytes of a blob.
-pub(crate) fn encode<R: AsRef<[u8]>>(kind: Kind, first: u64, last: u64, wall_secs: u64, records: &[R]) -> Bytes {
+pub(crate) fn encode<R: AsRef<[u8]>>(about: About, records: &[R]) -> Bytes {
+    let About { kind, first, last, since, wall_secs } = about;
     let len = records.iter().map(|record| 4 + record.as_ref().len()).sum::<usize>();
     let mut out = Vec::with_capacity(HEADER_BYTES + len);
     out.extend(MAGIC);
     out.extend(VERSION.to_le_bytes());
     out.extend([0; 4]);
-    [first, last, wall_secs].iter().for_each(|number| out.extend(number.to_le_bytes()));
+    [first, last, since, wall_secs].iter().for_each(|number| out.extend(number.to_le_bytes()));
     out.extend((records.len() as u32).to_le_bytes());
     out.extend((kind as u32).to_le_bytes());
     for record in records {
@@ -79,24 +90,27 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Blob<'_>, BadBlob> {
     if crc32c(&bytes[16..]) != u32_at(12) {
         return Err(BadBlob::Checksum);
     }
-    let kind = match u32_at(44) {
+    let kind = match u32_at(52) {
         1 => Kind::Log,
         2 => Kind::Part,
+        3 => Kind::Fence,
         _ => return Err(BadBlob::Other),
     };
     let mut records = Vec::new();
-    for _ in 0..u32_at(40) {
+    for _ in 0..u32_at(48) {
         let (len, tail) = rest.split_first_chunk::<4>().ok_or(BadBlob::Other)?;
         let (record, tail) = tail.split_at_checked(u32::from_le_bytes(*len) as usize).ok_or(BadBlob::Other)?;
         records.push(record);
         rest = tail;
     }
     let (first, last) = (u64_at(16), u64_at(24));
-    let is_sound = kind == Kind::Part || last.checked_sub(first).is_some_and(|more| more + 1 == records.len() as u64);
+    let count = (last + u64::from(last != u64::MAX)).checked_sub(first);
+    let is_sound = kind == Kind::Part || count == Some(records.len() as u64);
     if !rest.is_empty() || !is_sound {
         return Err(BadBlob::Other);
     }
-    Ok(Blob { kind, first, last, wall_secs: u64_at(32), records })
+    let about = About { kind, first, last, since: u64_at(32), wall_secs: u64_at(40) };
+    Ok(Blob { about, records })
 }
 
 /// Whether the bytes are a blob: for tests of the parser.
@@ -104,41 +118,23 @@ pub fn parse(bytes: &[u8]) -> Result<usize, BadBlob> {
     decode(bytes).map(|blob| blob.records.len())
 }
 
-/// `meta/head`, as JSON: the checkpoint that counts. Complete with the log up to `end`.
+/// A checkpoint's head, as JSON: what is needed to use it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Head {
     pub(crate) format_version: u32,
     /// The checkpoint began at this record...
     pub(crate) begin: u64,
-    /// ... and ended at this one.
+    /// ... and ended at this one: it needs the log from the first to here.
     pub(crate) end: u64,
+    /// The blob of the log that comes next.
+    pub(crate) log: u64,
     pub(crate) run: u64,
     pub(crate) parts: u32,
     pub(crate) bytes: u64,
 }
 
-/// `meta/owner`, as JSON: who has shipped, the last one now.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Owner {
-    pub(crate) format_version: u32,
-    /// Runs of processes, in their order; earlier ones are forgotten.
-    pub(crate) runs: Vec<u64>,
-}
-
-/// The newest layout of both.
+/// The newest layout of it.
 pub(crate) const FORMAT_VERSION: u32 = 1;
-/// Runs that are remembered.
-pub(crate) const RUNS_MAX: usize = 16;
-
-impl Owner {
-    pub(crate) fn with(mut self, run: u64) -> Self {
-        self.format_version = FORMAT_VERSION;
-        self.runs.push(run);
-        let more = self.runs.len().saturating_sub(RUNS_MAX);
-        self.runs.drain(..more);
-        self
-    }
-}
 
 impl Head {
     pub(crate) fn begin(&self) -> Seq {
@@ -151,15 +147,20 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
+    fn about(kind: Kind, first: u64, last: u64) -> About {
+        About { kind, first, last, since: 3, wall_secs: 99 }
+    }
+
     #[test]
     fn blobs_are_read_back() {
         let records = [b"one".to_vec(), Vec::new(), vec![7; 300]];
-        let bytes = encode(Kind::Log, 5, 7, 99, &records);
+        let bytes = encode(about(Kind::Log, 5, 7), &records);
         let blob = decode(&bytes).expect("sound");
-        assert_eq!((blob.kind, blob.first, blob.last, blob.wall_secs), (Kind::Log, 5, 7, 99));
+        assert_eq!(blob.about, about(Kind::Log, 5, 7));
         assert_eq!(blob.records, records.each_ref().map(Vec::as_slice));
-        assert_eq!(decode(&encode(Kind::Log, 5, 8, 99, &records)).unwrap_err(), BadBlob::Other);
-        assert_eq!(decode(&encode(Kind::Part, 5, 0, 99, &records)).unwrap().records.len(), 3);
+        assert_eq!(decode(&encode(about(Kind::Log, 5, 8), &records)).unwrap_err(), BadBlob::Other);
+        assert_eq!(decode(&encode(about(Kind::Part, 5, 0), &records)).unwrap().records.len(), 3);
+        assert!(decode(&encode::<&[u8]>(about(Kind::Fence, 5, 4), &[])).is_ok());
         for at in 0..bytes.len() {
             let mut bad = bytes.to_vec();
             bad[at] ^= 4;
@@ -170,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_newer_version_is_named() {
-        let mut bytes = encode::<&[u8]>(Kind::Part, 1, 0, 0, &[]).to_vec();
+        let mut bytes = encode::<&[u8]>(about(Kind::Part, 1, 0), &[]).to_vec();
         bytes[8] = 2;
         assert_eq!(decode(&bytes).unwrap_err(), BadBlob::Newer(2));
     }
@@ -178,7 +179,7 @@ mod tests {
     proptest! {
         #[test]
         fn any_bytes_are_parsed_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let mut framed = encode(Kind::Log, 1, 1, 0, std::slice::from_ref(&bytes)).to_vec();
+            let mut framed = encode(about(Kind::Log, 1, 1), std::slice::from_ref(&bytes)).to_vec();
             framed.truncate(HEADER_BYTES);
             framed.extend(&bytes);
             let crc = crc32c(&framed[16..]);

@@ -1,14 +1,13 @@
 //! Making a checkpoint.
 
 use crate::{
-    blob::{self, Head, Kind},
-    names::{self, LogName},
+    blob::{self, About, Head, Kind},
+    names,
 };
 use bytes::Bytes;
 use sluice_base::Seq;
 use sluice_meta::store::{Batch, MetaError, MetaStore, encode_batch};
 use sluice_object::{PutMode, Store, StoreError};
-use sluice_run::collections::HashSet;
 use std::{ops::ControlFlow, sync::Arc};
 
 /// Bytes of a part, about.
@@ -28,11 +27,12 @@ pub(crate) enum CheckpointError {
 }
 
 /// Puts everything that `tables` have below `meta/checkpoint/`, as of `begin`, which they have reached, or later. It may be used once the
-/// store has the log from there to its end.
+/// store has the log from there, its blob number `log`, to its end.
 pub(crate) async fn make(
     tables: Arc<MetaStore>,
     store: Store,
-    (begin, run): (Seq, u64),
+    (begin, log): (Seq, u64),
+    run: u64,
     wall_secs: u64,
 ) -> Result<Head, CheckpointError> {
     let (mut from, mut parts, mut bytes) = (vec![1], 0, 0);
@@ -40,7 +40,8 @@ pub(crate) async fn make(
         let (read, at) = (tables.clone(), from);
         let portion = sluice_run::task::spawn_blocking(move || portion(&read, &at)).await;
         let Portion { records, next } = portion.map_err(|_| CheckpointError::Ended)??;
-        let body = blob::encode(Kind::Part, begin.0, parts.into(), wall_secs, &records);
+        let about = About { kind: Kind::Part, first: begin.0, last: parts.into(), since: begin.0, wall_secs };
+        let body = blob::encode(about, &records);
         bytes += body.len() as u64;
         store.put_blob(&names::part(begin, run, parts), body, PutMode::Overwrite).await?;
         parts += 1;
@@ -50,7 +51,7 @@ pub(crate) async fn make(
         }
     }
     let end = tables.visible();
-    Ok(Head { format_version: blob::FORMAT_VERSION, begin: begin.0, end: end.0, run, parts, bytes })
+    Ok(Head { format_version: blob::FORMAT_VERSION, begin: begin.0, end: end.0, log, run, parts, bytes })
 }
 
 struct Portion {
@@ -84,41 +85,90 @@ fn portion(tables: &MetaStore, from: &[u8]) -> Result<Portion, MetaError> {
     Ok(Portion { records, next })
 }
 
-/// Removes what `head` and the log behind it do not need.
-pub(crate) async fn clean(store: &Store, head: &Head, runs: &[u64]) -> Result<(), StoreError> {
-    let kept = names::checkpoint(head.begin(), head.run) + "/";
-    for entry in store.list_blobs(names::CHECKPOINTS).await? {
-        if !entry.key.starts_with(&kept) {
-            store.delete_blob(&entry.key).await?;
+/// What the store has.
+pub(crate) struct Found {
+    /// The newest checkpoint.
+    pub(crate) head: Option<Head>,
+    /// The blob of the log behind the last one.
+    pub(crate) next: u64,
+    /// The header of that last one; none without a log.
+    pub(crate) last: Option<About>,
+    /// Bytes of the log from the checkpoint on.
+    pub(crate) log_bytes: u64,
+}
+
+impl Found {
+    /// The last record that comes back; none without a checkpoint that leads to the end of the log.
+    pub(crate) fn end(&self) -> Option<Seq> {
+        let head = self.head.as_ref()?;
+        match self.last {
+            None => Some(head.begin()),
+            Some(last) => (last.since <= head.begin).then_some(Seq(last.last.max(head.begin))),
         }
     }
-    for key in log(store, head.begin(), runs).await?.others {
-        store.delete_blob(&key).await?;
+}
+
+/// Looks what the store has.
+pub(crate) async fn find(store: &Store) -> Result<Found, StoreError> {
+    let keys: Vec<String> = store.list_blobs(names::CHECKPOINTS).await?.into_iter().map(|entry| entry.key).collect();
+    let head = match names::newest_head(keys.iter()) {
+        Some(key) => json::<Head>(store, key).await?,
+        None => None,
+    };
+    let log = store.list_blobs(names::LOG).await?;
+    let numbers: Vec<u64> = log.iter().filter_map(|entry| names::log_number(&entry.key)).collect();
+    let next = match &head {
+        Some(head) => names::chain(&numbers, head.log),
+        None => numbers.iter().max().map_or(0, |last| last + 1),
+    };
+    let first = head.as_ref().map_or(next, |head| head.log);
+    let counts = |key: &str| names::log_number(key).is_some_and(|number| (first..next).contains(&number));
+    let log_bytes = log.iter().filter(|entry| counts(&entry.key)).map(|entry| entry.bytes).sum();
+    let last = if next > first { Some(about(store, &names::log(next - 1)).await?) } else { None };
+    Ok(Found { head, next, last, log_bytes })
+}
+
+async fn about(store: &Store, key: &str) -> Result<About, StoreError> {
+    let corrupt = |error: blob::BadBlob| StoreError::Corrupt { key: key.into(), detail: error.to_string() };
+    match blob::decode(&store.get_blob(key).await?) {
+        Ok(blob) => Ok(blob.about),
+        Err(_) => blob::decode(&store.get_blob(key).await?).map(|blob| blob.about).map_err(corrupt),
+    }
+}
+
+/// Ends the log of whoever has shipped so far: the next blob that it makes has another number than it thinks. False when that has just made
+/// one more.
+pub(crate) async fn fence(
+    store: &Store,
+    number: u64,
+    last: Seq,
+    since: Seq,
+    wall_secs: u64,
+) -> Result<bool, StoreError> {
+    let about = About { kind: Kind::Fence, first: last.0 + 1, last: last.0, since: since.0, wall_secs };
+    let body = blob::encode::<&[u8]>(about, &[]);
+    match store.put_blob(&names::log(number), body, PutMode::Create).await {
+        Err(StoreError::Exists { .. }) => Ok(false),
+        other => other.map(|()| true),
+    }
+}
+
+/// Removes what `head` and the log behind it do not need.
+pub(crate) async fn clean(store: &Store, head: &Head) -> Result<(), StoreError> {
+    let kept = names::checkpoint(head.begin(), head.run) + "/";
+    let parts = store.list_blobs(names::CHECKPOINTS).await?;
+    let log = store.list_blobs(names::LOG).await?;
+    let is_old = |key: &str| names::log_number(key).is_some_and(|number| number < head.log);
+    // Heads go first: without its parts one is worse than none.
+    let (heads, others): (Vec<_>, Vec<_>) = parts
+        .iter()
+        .filter(|entry| !entry.key.starts_with(&kept))
+        .chain(log.iter().filter(|entry| is_old(&entry.key)))
+        .partition(|entry| entry.key.ends_with("/head"));
+    for entry in heads.into_iter().chain(others) {
+        store.delete_blob(&entry.key).await?;
     }
     Ok(())
-}
-
-/// The log in the store.
-pub(crate) struct ShippedLog {
-    /// What leads on from a checkpoint, in its order.
-    pub(crate) chain: Vec<LogName>,
-    /// The last record of it.
-    pub(crate) end: Seq,
-    /// Its bytes.
-    pub(crate) bytes: u64,
-    /// Keys of what does not lead on.
-    pub(crate) others: Vec<String>,
-}
-
-/// What the store has of the log, from `begin` on.
-pub(crate) async fn log(store: &Store, begin: Seq, runs: &[u64]) -> Result<ShippedLog, StoreError> {
-    let listed = store.list_blobs(names::LOG).await?;
-    let found: Vec<_> = listed.iter().filter_map(|entry| LogName::parse(&entry.key)).collect();
-    let (chain, end) = names::chain(&found, begin, runs);
-    let keys: HashSet<String> = chain.iter().map(LogName::key).collect();
-    let (needed, others): (Vec<_>, Vec<_>) = listed.into_iter().partition(|entry| keys.contains(&entry.key));
-    let bytes = needed.iter().map(|entry| entry.bytes).sum();
-    Ok(ShippedLog { chain, end, bytes, others: others.into_iter().map(|entry| entry.key).collect() })
 }
 
 /// A small JSON blob; `None` where there is none. What does not parse is an error of the store's.

@@ -1,9 +1,8 @@
 //! The way back: from the store into empty tables.
 
 use crate::{
-    blob::{self, BadBlob, Blob, Head, Kind, Owner},
-    checkpoint,
-    names::{self, LogName},
+    blob::{self, BadBlob, Blob, Kind},
+    checkpoint, names,
 };
 use bytes::Bytes;
 use futures::{Stream, StreamExt, stream};
@@ -72,34 +71,34 @@ pub enum RestoreError {
     Engine(#[from] EngineError),
 }
 
-/// Reads the checkpoint and the log behind it into `tables`, which are empty; `progress` hears of bytes read and, once known, of all. `run`
-/// is who ships from now on: whoever did so before finds that it is not alone.
+/// Reads the checkpoint and the log behind it into `tables`, which are empty; `progress` hears of bytes read and, once known, of all.
+/// Whoever has shipped so far finds that it does not any more. `wall_secs` is now.
 pub async fn restore(
     store: &Store,
     tables: &dyn Tables,
-    run: u64,
+    wall_secs: u64,
     mut progress: impl FnMut(u64, u64),
 ) -> Result<Restored, RestoreError> {
-    let nothing = || RestoreError::Nothing(store.place().to_owned());
-    let head = checkpoint::json::<Head>(store, names::HEAD).await?.ok_or_else(nothing)?;
-    let owner = checkpoint::json::<Owner>(store, names::OWNER).await?.unwrap_or_default().with(run);
-    let body = checkpoint::to_json(&owner);
-    store.put_blob(names::OWNER, body, sluice_object::PutMode::Overwrite).await?;
-    let log = checkpoint::log(store, head.begin(), &owner.runs).await?;
-    if log.end.0 < head.end {
-        let (place, end, needed) = (store.place().to_owned(), log.end.0, head.end);
-        return Err(RestoreError::Short { place, end, needed });
-    }
-    let (all, mut bytes, mut shipped_secs) = (head.bytes + log.bytes, 0, 0);
+    let (head, next, log_bytes) = loop {
+        let found = checkpoint::find(store).await?;
+        let Some(head) = found.head.clone() else { return Err(RestoreError::Nothing(store.place().to_owned())) };
+        // Of a log that does not lead here from the checkpoint nothing is made better.
+        let end = found.last.map_or(head.begin, |last| last.last);
+        let since = found.last.map_or(head.begin, |last| last.since);
+        if checkpoint::fence(store, found.next, Seq(end), Seq(since), wall_secs).await? {
+            break (head, found.next, found.log_bytes);
+        }
+    };
+    let (all, mut bytes, mut shipped_secs) = (head.bytes + log_bytes, 0, 0);
     let parts = (0..head.parts).map(|number| names::part(head.begin(), head.run, number)).collect();
     let mut parts = std::pin::pin!(read(store, parts).enumerate());
     while let Some((number, (key, body))) = parts.next().await {
         let body = body?;
         let blob = decoded(&body, &key)?;
-        if (blob.kind, blob.first, blob.last) != (Kind::Part, head.begin, number as u64) {
+        if (blob.about.kind, blob.about.first, blob.about.last) != (Kind::Part, head.begin, number as u64) {
             return Err(RestoreError::Name(key));
         }
-        shipped_secs = blob.wall_secs;
+        shipped_secs = blob.about.wall_secs;
         // No key is in two parts; tables write what is new since the last number.
         let seq = Seq(head.begin.saturating_sub(u64::from(head.parts) - 1 - number as u64).max(1));
         for record in blob.records {
@@ -108,34 +107,42 @@ pub async fn restore(
         bytes += body.len() as u64;
         progress(bytes, all);
     }
-    let keys = log.chain.iter().map(LogName::key).collect();
-    let mut applied = head.begin();
-    let mut blobs = std::pin::pin!(read(store, keys).zip(stream::iter(&log.chain)));
-    while let Some(((key, body), name)) = blobs.next().await {
+    let mut applied = head.begin;
+    let mut blobs = std::pin::pin!(read(store, (head.log..next).map(names::log).collect()));
+    while let Some((key, body)) = blobs.next().await {
         let body = body?;
-        let blob = decoded(&body, &key)?;
-        if (blob.kind, blob.first, blob.last) != (Kind::Log, name.first.0, name.last.0) {
+        let Blob { about, records } = decoded(&body, &key)?;
+        if about.kind == Kind::Part {
             return Err(RestoreError::Name(key));
         }
-        shipped_secs = blob.wall_secs;
-        for (record, seq) in blob.records.into_iter().zip(blob.first..).filter(|(_, seq)| *seq > applied.0) {
+        if about.first > applied + 1 {
+            // Behind a gap, which the next checkpoint would have bridged.
+            break;
+        }
+        for (record, seq) in records.into_iter().zip(about.first..).filter(|(_, seq)| *seq > applied) {
             apply(tables, Seq(seq), record, &key)?;
         }
-        applied = name.last;
+        if about.kind == Kind::Log {
+            shipped_secs = about.wall_secs;
+        }
+        applied = applied.max(about.last);
         bytes += body.len() as u64;
         progress(bytes, all);
     }
+    if applied < head.end {
+        return Err(RestoreError::Short { place: store.place().to_owned(), end: applied, needed: head.end });
+    }
     tables.rotate();
     tables.flush(tables.applied())?;
-    Ok(Restored { seq: applied, shipped_secs, bytes })
+    Ok(Restored { seq: Seq(applied), shipped_secs, bytes })
 }
 
 /// Removes everything that was shipped: the volume is a new one.
 pub async fn forget(store: &Store) -> Result<(), StoreError> {
-    // Without it the rest means nothing.
-    store.delete_blob(names::HEAD).await?;
-    for directory in [names::LOG, names::CHECKPOINTS] {
-        for entry in store.list_blobs(directory).await? {
+    for directory in [names::CHECKPOINTS, names::LOG] {
+        let (heads, others): (Vec<_>, Vec<_>) =
+            store.list_blobs(directory).await?.into_iter().partition(|entry| entry.key.ends_with("/head"));
+        for entry in heads.into_iter().chain(others) {
             store.delete_blob(&entry.key).await?;
         }
     }

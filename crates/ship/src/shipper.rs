@@ -1,9 +1,9 @@
 //! What takes the tee's records to the store.
 
 use crate::{
-    blob::{self, Head, Kind, Owner},
+    blob::{self, About, Head, Kind},
     checkpoint::{self, CheckpointError},
-    names::{self, LogName},
+    names,
     tee::{Next, Tee},
 };
 use serde::Serialize;
@@ -18,13 +18,10 @@ use sluice_run::{
 };
 use std::{
     sync::Arc,
-    sync::atomic::{AtomicBool, Ordering::Relaxed},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     time::Duration,
 };
-use tokio::sync::{
-    Notify,
-    oneshot::{self, error::TryRecvError},
-};
+use tokio::sync::{Notify, oneshot};
 
 /// Between two looks, so that the store is at most 5 s behind: a sync of the journal and a request come on top.
 const INTERVAL: Duration = Duration::from_secs(3);
@@ -33,7 +30,7 @@ const BLOB_BYTES: usize = 4 << 20;
 /// A log this long, and as long as the checkpoint, is replaced by another checkpoint: so nothing is shipped more than twice.
 const LOG_BYTES: u64 = 64 << 20;
 /// A log of so many blobs takes long to read, however small they are.
-const LOG_BLOBS: usize = 2048;
+const LOG_BLOBS: u64 = 2048;
 /// The wait after a failure doubles from here to the last.
 const RETRY_FIRST: Duration = Duration::from_millis(200);
 const RETRY_LAST: Duration = Duration::from_secs(5);
@@ -79,6 +76,8 @@ pub struct Shipper {
     now: Notify,
     /// Looks all the time.
     finishing: AtomicBool,
+    /// Somebody waits for this record.
+    wanted: AtomicU64,
     reached: watch::Sender<Reached>,
     state: Mutex<State>,
     task: Mutex<Option<JoinHandle<()>>>,
@@ -90,6 +89,8 @@ struct Reached {
     seq: Seq,
     /// More of it may follow; not where a checkpoint must come first.
     is_whole: bool,
+    /// Nothing more comes.
+    has_stopped: bool,
 }
 
 #[derive(Default)]
@@ -131,8 +132,10 @@ struct Position {
     /// The checkpoint that counts; none where nothing leads on from the one that the store has.
     head: Option<Head>,
     log_bytes: u64,
-    log_blobs: usize,
-    runs: Vec<u64>,
+    /// The blob that is made next.
+    next: u64,
+    /// No record behind this one is missing in the store's log.
+    since: Seq,
     making: Option<Making>,
 }
 
@@ -158,6 +161,7 @@ impl Shipper {
             run: u64::from_le_bytes(run),
             now: Notify::new(),
             finishing: false.into(),
+            wanted: 0.into(),
             reached: watch::Sender::new(Reached::default()),
             state: Mutex::default(),
             task: Mutex::default(),
@@ -178,6 +182,18 @@ impl Shipper {
             return Ok(());
         }
         Err(self.state.lock().trouble.clone().unwrap_or_else(|| "the store takes long".into()))
+    }
+
+    /// Resolves when the store has the metadata up to `seq`, which the journal has synced; or why it never will.
+    pub async fn shipped(&self, seq: Seq) -> Result<(), String> {
+        let mut reached = self.reached.subscribe();
+        self.wanted.fetch_max(seq.0, Relaxed);
+        self.now.notify_one();
+        let done = reached.wait_for(|reached| reached.has_stopped || (reached.is_whole && reached.seq >= seq)).await;
+        match done {
+            Ok(reached) if !reached.has_stopped => Ok(()),
+            _ => Err(self.state.lock().trouble.clone().unwrap_or_else(|| "shipping has ended".into())),
+        }
     }
 
     /// Ends.
@@ -211,7 +227,7 @@ impl Shipper {
                 Ok(()) => {
                     self.state.lock().trouble = None;
                     wait = RETRY_FIRST;
-                    if self.finishing.load(Relaxed) { RETRY_FIRST } else { INTERVAL }
+                    if self.is_waited_for() { RETRY_FIRST } else { INTERVAL }
                 }
                 Err(error) => {
                     let is_last = matches!(error, ShipError::Older { .. } | ShipError::Fenced);
@@ -226,6 +242,7 @@ impl Shipper {
                         (state.trouble, state.stopped) = (Some(text), is_last);
                     }
                     if is_last {
+                        self.reached.send_modify(|reached| reached.has_stopped = true);
                         return;
                     }
                     wait = (wait * 2).min(RETRY_LAST);
@@ -236,6 +253,12 @@ impl Shipper {
         }
     }
 
+    /// Whether it should not take its time: also until there is anything that would come back.
+    fn is_waited_for(&self) -> bool {
+        let reached = *self.reached.borrow();
+        !reached.is_whole || self.wanted.load(Relaxed) > reached.seq.0 || self.finishing.load(Relaxed)
+    }
+
     /// Ships what there is, and begins and ends checkpoints.
     async fn look(&self, position: &mut Option<Position>) -> Result<(), ShipError> {
         let position = match position {
@@ -244,21 +267,20 @@ impl Shipper {
         };
         self.ship(position).await?;
         let is_long = position.log_bytes > LOG_BYTES.max(position.head.as_ref().map_or(0, |head| head.bytes))
-            || position.log_blobs > LOG_BLOBS;
-        if position.making.is_none() && (position.head.is_none() || is_long) {
+            || position.head.as_ref().is_some_and(|head| position.next - head.log > LOG_BLOBS);
+        let is_busy = self.wanted.load(Relaxed) > position.shipped.0;
+        if position.making.is_none() && (position.head.is_none() || (is_long && !is_busy)) {
             self.begin_checkpoint(position);
         }
         if let Some(making) = &mut position.making {
-            let made = match making.made.try_recv() {
-                Err(TryRecvError::Empty) if self.finishing.load(Relaxed) => (&mut making.made).await.ok(),
-                Err(TryRecvError::Empty) => {
-                    self.tell(position);
-                    return Ok(());
-                }
-                made => made.ok(),
+            // What comes meanwhile is shipped meanwhile.
+            let patience = if self.is_waited_for() { RETRY_FIRST } else { Duration::ZERO };
+            let Ok(made) = timeout(patience, &mut making.made).await else {
+                self.tell(position);
+                return Ok(());
             };
             position.making = None;
-            self.end_checkpoint(position, made.ok_or(ShipError::Ended)??).await?;
+            self.end_checkpoint(position, made.map_err(|_| ShipError::Ended)??).await?;
         }
         self.tell(position);
         Ok(())
@@ -279,31 +301,32 @@ impl Shipper {
         });
     }
 
-    /// What the store has. From now on this run is the one that ships.
+    /// What the store has. From now on this process is the one that ships.
     async fn find(&self) -> Result<Position, ShipError> {
         let store = &self.parts.store;
-        let owner = checkpoint::json::<Owner>(store, names::OWNER).await?.unwrap_or_default().with(self.run);
-        store.put_blob(names::OWNER, checkpoint::to_json(&owner), PutMode::Overwrite).await?;
-        let runs = owner.runs;
-        let here = self.parts.tables.visible();
-        let Some(head) = checkpoint::json::<Head>(store, names::HEAD).await? else {
-            return Ok(Position { shipped: here, head: None, log_bytes: 0, log_blobs: 0, runs, making: None });
-        };
-        let log = checkpoint::log(store, head.begin(), &runs).await?;
-        if log.end > here {
-            return Err(ShipError::Older { store: log.end.0, here: here.0 });
+        loop {
+            let here = self.parts.tables.visible();
+            let found = checkpoint::find(store).await?;
+            let end = found.end();
+            if let Some(end) = end.filter(|end| *end > here) {
+                return Err(ShipError::Older { store: end.0, here: here.0 });
+            }
+            // Without a checkpoint that leads to its end, the log in the store is of no use: another one begins here.
+            let head = found.head.filter(|_| end.is_some());
+            let (shipped, since) = match (&head, end) {
+                (Some(head), Some(end)) => (end, head.begin()),
+                _ => (here, here),
+            };
+            if checkpoint::fence(store, found.next, shipped, since, self.wall_secs()).await? {
+                let (log_bytes, next) = (found.log_bytes, found.next + 1);
+                return Ok(Position { shipped, head, log_bytes, next, since, making: None });
+            }
         }
-        for key in &log.others {
-            store.delete_blob(key).await?;
-        }
-        let (log_bytes, log_blobs) = (log.bytes, log.chain.len());
-        Ok(Position { shipped: log.end, head: Some(head), log_bytes, log_blobs, runs, making: None })
     }
 
     /// Ships what the journal has for good.
     async fn ship(&self, position: &mut Position) -> Result<(), ShipError> {
         let tables = &self.parts.tables;
-        let mut is_ours = false;
         loop {
             let end = tables.synced().min(tables.visible());
             let records = match self.parts.tee.after(position.shipped, end, BLOB_BYTES) {
@@ -313,33 +336,29 @@ impl Shipper {
                     // Nothing leads on from what the store has: a checkpoint does.
                     (position.making, position.head) = (None, None);
                     position.shipped = tables.visible();
+                    position.since = position.shipped;
                     self.begin_checkpoint(position);
                     return Ok(());
                 }
             };
-            if !is_ours {
-                self.check_owner().await?;
-                is_ours = true;
-            }
             let last = Seq(position.shipped.0 + records.len() as u64);
-            let name = LogName { first: Seq(position.shipped.0 + 1), last, run: self.run };
-            let body = blob::encode(Kind::Log, name.first.0, last.0, self.wall_secs(), &records);
+            let (first, since, wall_secs) = (position.shipped.0 + 1, position.since.0, self.wall_secs());
+            let body = blob::encode(About { kind: Kind::Log, first, last: last.0, since, wall_secs }, &records);
             let bytes = body.len() as u64;
-            self.parts.store.put_blob(&name.key(), body, PutMode::Overwrite).await?;
-            (position.shipped, position.log_bytes, position.log_blobs) =
-                (last, position.log_bytes + bytes, position.log_blobs + 1);
+            // Whoever makes a blob with this number first is the one that ships.
+            match self.parts.store.put_blob(&names::log(position.next), body, PutMode::Create).await {
+                Err(StoreError::Exists { .. }) => return Err(ShipError::Fenced),
+                other => other?,
+            }
+            (position.shipped, position.next) = (last, position.next + 1);
+            position.log_bytes += bytes;
             self.tell(position);
         }
     }
 
-    async fn check_owner(&self) -> Result<(), ShipError> {
-        let owner = checkpoint::json::<Owner>(&self.parts.store, names::OWNER).await?.unwrap_or_default();
-        if owner.runs.last() == Some(&self.run) { Ok(()) } else { Err(ShipError::Fenced) }
-    }
-
     fn begin_checkpoint(&self, position: &mut Position) {
         let (tables, store) = (self.parts.tables.clone(), self.parts.store.clone());
-        let made = checkpoint::make(tables, store, (position.shipped, self.run), self.wall_secs());
+        let made = checkpoint::make(tables, store, (position.shipped, position.next), self.run, self.wall_secs());
         let (sender, receiver) = oneshot::channel();
         let task = sluice_run::task::spawn(async move { drop(sender.send(made.await)) });
         position.making = Some(Making { task, made: receiver });
@@ -354,12 +373,10 @@ impl Shipper {
             // A gap came in between.
             return Ok(());
         }
-        self.check_owner().await?;
-        let store = &self.parts.store;
-        store.put_blob(names::HEAD, checkpoint::to_json(&head), PutMode::Overwrite).await?;
-        let log = checkpoint::log(store, head.begin(), &position.runs).await?;
-        (position.log_bytes, position.log_blobs) = (log.bytes, log.chain.len());
-        checkpoint::clean(store, &head, &position.runs).await?;
+        let (store, key) = (&self.parts.store, names::head(head.begin(), head.run));
+        store.put_blob(&key, checkpoint::to_json(&head), PutMode::Overwrite).await?;
+        checkpoint::clean(store, &head).await?;
+        position.log_bytes = checkpoint::find(store).await?.log_bytes;
         position.head = Some(head);
         Ok(())
     }

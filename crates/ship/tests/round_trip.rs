@@ -94,7 +94,7 @@ impl Rig {
     /// What the store has now, and up to which record.
     async fn restored(&self) -> Result<(Keys, Seq), RestoreError> {
         let tables = MemoryTables::default();
-        let restored = restore(&self.store, &tables, self.below(u64::MAX), |_, _| {}).await?;
+        let restored = restore(&self.store, &tables, 0, |_, _| {}).await?;
         let mut keys = Keys::new();
         let mut visit = |key: &[u8], value: &[u8]| {
             keys.insert(key.to_vec(), value.to_vec());
@@ -154,7 +154,8 @@ async fn damage_on_the_way_is_read_again_and_lasting_damage_is_told() {
     rig.store.put_blob(&entry.key, body, sluice_object::PutMode::Overwrite).await.expect("put");
     assert_eq!(rig.restored().await.expect("sound").1, rig.log.last());
     // What the checkpoint needs is missing.
-    for entry in rig.store.list_blobs("meta/checkpoint").await.expect("listed") {
+    let parts = rig.store.list_blobs("meta/checkpoint").await.expect("listed");
+    for entry in parts.iter().filter(|entry| !entry.key.ends_with("/head")) {
         rig.store.delete_blob(&entry.key).await.expect("deleted");
     }
     assert!(matches!(rig.restored().await, Err(RestoreError::Store(_))));

@@ -195,7 +195,7 @@ impl Vfs {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let c = &self.counters;
         Ok(Status {
-            tier: "journal",
+            tier: self.settings.durability.name(),
             inodes: usage.map(|usage| usage.inodes.max(0) as u64),
             held_bytes: usage.map(|usage| usage.bytes.max(0) as u64),
             dirty_objects,

@@ -1,8 +1,8 @@
 //! The parts joined, and the work that goes on in the background.
 
 use crate::{
-    Failure, Group, Metadata, OpenState, Others, ahead::Ahead, away::on_thread, direct, dirty::Dirty, fetch::Fetches,
-    files::Files, handles::Handles, status::Counters, upload, warm::Warming,
+    Durability, Failure, Group, Metadata, OpenState, Others, ahead::Ahead, away::on_thread, direct, dirty::Dirty,
+    fetch::Fetches, files::Files, handles::Handles, status::Counters, upload, warm::Warming,
 };
 use futures::FutureExt;
 use sluice_base::{Clock, Entropy, Errno, SessionId};
@@ -48,6 +48,8 @@ pub struct Settings {
     pub read_tries: u32,
     /// Orphans of earlier runs are nobody's: whoever may use them comes through this process.
     pub reclaim_orphans: bool,
+    /// When fsync returns.
+    pub durability: Durability,
     /// What programs have open from the beginning: of the process that served the mount before. Its orphans are theirs.
     pub inherited: OpenState,
 }
@@ -61,6 +63,7 @@ impl Default for Settings {
             memory_bytes: MEMORY_BYTES,
             read_tries: 16,
             reclaim_orphans: true,
+            durability: Durability::Journal,
             inherited: OpenState::default(),
         }
     }
@@ -209,7 +212,7 @@ impl Vfs {
     }
 
     /// Resolves when journal or cache may have room again, or after a second: who waits tries again then.
-    async fn wait_for_room(&self, room: impl Future<Output = ()>) {
+    pub(crate) async fn wait_for_room(&self, room: impl Future<Output = ()>) {
         struct Waiting<'a>(&'a AtomicUsize);
         impl Drop for Waiting<'_> {
             fn drop(&mut self) {
@@ -223,14 +226,20 @@ impl Vfs {
     }
 
     /// Everything acked before this call survives power loss when the future ends well; `None` when it already does.
-    pub fn sync(&self) -> Option<impl Future<Output = Result<(), Errno>> + Send + 'static> {
+    /// In tier `object` it is also in the store then.
+    pub fn sync(self: &Arc<Self>) -> Option<impl Future<Output = Result<(), Errno>> + Send + 'static> {
         if Bug::FsyncDoesNotSync.is_planted() {
             return None;
         }
         // The committer's position, not the journal's own: slabs are synced beside the journal, which may be done before them.
-        let mut synced = self.parts.committer.wait_synced(self.parts.journal.written());
+        let written = self.parts.journal.written();
+        let mut synced = self.parts.committer.wait_synced(written);
         let at_once = (&mut synced).now_or_never();
-        if at_once == Some(Ok(())) && !self.lost.load(Ordering::Acquire) {
+        let to_store = match &self.settings.durability {
+            Durability::Journal => None,
+            Durability::Object(ship) => Some(self.clone().in_the_store(ship.clone(), written)),
+        };
+        if at_once == Some(Ok(())) && to_store.is_none() && !self.lost.load(Ordering::Acquire) {
             return None;
         }
         let lost = self.lost.clone();
@@ -243,6 +252,9 @@ impl Vfs {
                 tracing::error!(%error, "a sync failed");
                 Errno::EIO
             })?;
+            if let Some(to_store) = to_store {
+                to_store.await?;
+            }
             if lost.swap(false, Ordering::AcqRel) { Err(Errno::EIO) } else { Ok(()) }
         })
     }

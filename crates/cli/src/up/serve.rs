@@ -111,7 +111,7 @@ fn begin(
     };
     let settings =
         Settings { upload_delay: args.upload_delay, memory_bytes: args.memory, inherited, ..Settings::default() };
-    let running = Running::of_volume(volume, settings, runtime.handle())?;
+    let running = Running::of_volume(volume, settings, args.durability, runtime.handle())?;
     args.scrub.start(running.vfs.cache());
     let options = ServeOptions {
         valid: Box::new(|| VALID),
