@@ -6,6 +6,7 @@ import subprocess
 import tempfile
 
 from cold import cold_slab
+from durable import durable
 from far import cold_store, latency
 from group import crowd_read, group_crowd, group_share
 from limits import MIB, in_turns, median, program
@@ -116,6 +117,7 @@ OWN = {
     "latency": latency,
     "cold-slab": cold_slab,
     "cold-store": cold_store,
+    "durable": durable,
     "memory": memory,
     "group-share": group_share,
     "group-crowd": group_crowd,
