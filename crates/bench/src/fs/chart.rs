@@ -1,130 +1,133 @@
 //! Runs beside each other as a picture.
 
-use super::{Line, Workload};
+use super::{Line, Variant, Workload};
 use anyhow::anyhow;
-use plotters::prelude::*;
+use plotters::{
+    prelude::*,
+    style::text_anchor::{HPos, Pos, VPos},
+};
 use std::path::Path;
 
-/// Room for one bar and its name, in pixels.
-const BAR: u32 = 30;
-/// Of a workload.
-const HEIGHT: u32 = 340;
+/// In pixels.
+const WIDTH: u32 = 1100;
+/// Of a bar.
+const BAR: u32 = 24;
+/// Of title, axis and margins.
+const FRAME: u32 = 80;
 /// Names of runs are cut.
-const NAME_CHARS: usize = 24;
+const NAME_CHARS: usize = 50;
 
-/// A bar, or the room between two groups of them.
-struct Bar<'a> {
-    run: usize,
-    name: &'a str,
-    line: Option<&'a Line>,
+/// A workload in one variant, measured by some runs.
+struct Panel<'a> {
+    workload: Workload,
+    title: String,
+    /// Number and name of each run, and what it measured.
+    bars: Vec<(usize, &'a str, &'a Line)>,
 }
 
-/// Draws runs, which are named, into an SVG file: a row for each workload, on the left its rate, on the right the times of its operations.
+/// Draws runs, which are named, into an SVG file: a row for each workload in each variant with a scale of its own, on the left the rate, on
+/// the right the times of operations.
 ///
 /// # Errors
 /// When the file cannot be written.
 pub fn draw(runs: &[(String, Vec<Line>)], file: &Path) -> anyhow::Result<()> {
-    let rows: Vec<_> = Workload::EVERY.iter().map(|workload| (*workload, bars_of(*workload, runs))).collect();
-    let rows: Vec<_> = rows.into_iter().filter(|(_, bars)| !bars.is_empty()).collect();
-    let most = rows.iter().map(|(_, bars)| bars.len()).max().unwrap_or(1).max(8) as u32;
-    let size = (2 * (120 + BAR * most), HEIGHT * rows.len().max(1) as u32);
-    let root = SVGBackend::new(file, size).into_drawing_area();
+    let panels = panels(runs);
+    let heights: Vec<u32> = panels.iter().map(|panel| FRAME + BAR * panel.bars.len() as u32).collect();
+    let root = SVGBackend::new(file, (WIDTH, heights.iter().sum::<u32>().max(FRAME))).into_drawing_area();
     let failed = |error: &dyn std::fmt::Display| anyhow!("drawing {}: {error}", file.display());
     root.fill(&WHITE).map_err(|error| failed(&error))?;
-    for (area, (workload, bars)) in root.split_evenly((rows.len().max(1), 2)).chunks(2).zip(&rows) {
-        let (unit, rate): (_, fn(&Line) -> f64) = match workload {
+    let mut rest = root.clone();
+    for (panel, height) in panels.iter().zip(heights) {
+        let (row, below) = rest.split_vertically(height);
+        rest = below;
+        let (left, right) = row.split_horizontally(WIDTH / 2);
+        let (unit, rate): (_, fn(&Line) -> f64) = match panel.workload {
             Workload::SeqWrite | Workload::SeqRead => ("MB/s", |line| line.mb_per_s),
             _ => ("operations/s", |line| line.ops_per_s),
         };
-        let title = format!("{}, {unit}", workload.name());
-        panel(&area[0], bars, &title, rate, None).map_err(|error| failed(&error))?;
-        let title = format!("{}, us: p50 (line: p99)", workload.name());
-        panel(&area[1], bars, &title, |line| line.p50_us, Some(|line| line.p99_us)).map_err(|error| failed(&error))?;
+        let title = format!("{}, {unit}", panel.title);
+        let words = |name: &str, line: &Line| format!("{}: {}", cut(name), shown(rate(line)));
+        bars(&left, panel, &title, rate, None, words).map_err(|error| failed(&error))?;
+        let title = "us of an operation: p50 (line: p99)";
+        let words = |_: &str, line: &Line| format!("{} ({})", shown(line.p50_us), shown(line.p99_us));
+        bars(&right, panel, title, |line| line.p50_us, Some(|line| line.p99_us), words)
+            .map_err(|error| failed(&error))?;
     }
     root.present().map_err(|error| failed(&error))
 }
 
-/// The runs of each form of a workload beside each other.
-fn bars_of(workload: Workload, runs: &[(String, Vec<Line>)]) -> Vec<Bar<'_>> {
-    let of = |line: &&Line| line.workload == workload.name();
-    let mut forms: Vec<_> = runs.iter().flat_map(|(_, lines)| lines.iter().filter(of).map(form)).collect();
-    forms.sort_by_key(|(variant, _)| variant.as_str() != "seed");
-    let mut seen = Vec::new();
-    forms.retain(|form| {
-        !seen.contains(form) && {
-            seen.push(*form);
-            true
-        }
-    });
-    let mut bars = Vec::new();
-    for wanted in forms {
-        if !bars.is_empty() {
-            bars.push(Bar { run: 0, name: "", line: None });
-        }
-        for (run, (name, lines)) in runs.iter().enumerate() {
-            let found = lines.iter().filter(of).filter(|line| form(line) == wanted);
-            bars.extend(found.map(|line| Bar { run, name, line: Some(line) }));
+/// In the order of the published table, seeds first.
+fn panels(runs: &[(String, Vec<Line>)]) -> Vec<Panel<'_>> {
+    let mut panels = Vec::new();
+    for workload in Workload::EVERY {
+        for variant in Variant::EVERY {
+            for offsets in [None, Some("aligned"), Some("unaligned")] {
+                let is_it = |line: &&Line| {
+                    line.workload == workload.name()
+                        && line.variant == variant.name()
+                        && line.offsets.as_deref() == offsets
+                };
+                let found = runs.iter().enumerate().flat_map(|(at, (name, lines))| {
+                    lines.iter().filter(is_it).map(move |line| (at, name.as_str(), line))
+                });
+                let bars: Vec<_> = found.collect();
+                if !bars.is_empty() {
+                    let title = [workload.name(), variant.name(), offsets.unwrap_or("")].join(" ");
+                    panels.push(Panel { workload, title: title.trim_end().to_owned(), bars });
+                }
+            }
         }
     }
-    bars
-}
-
-fn form(line: &Line) -> (&String, &Option<String>) {
-    (&line.variant, &line.offsets)
+    panels
 }
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, plotters::coord::Shift>;
 
-fn panel(
+fn bars(
     area: &Area<'_>,
-    bars: &[Bar<'_>],
+    panel: &Panel<'_>,
     title: &str,
-    height: impl Fn(&Line) -> f64,
+    length: impl Fn(&Line) -> f64,
     mark: Option<fn(&Line) -> f64>,
+    words: impl Fn(&str, &Line) -> String,
 ) -> Result<(), Box<dyn std::error::Error>> {
-    let lines = || bars.iter().enumerate().filter_map(|(at, bar)| Some((at, bar.run, bar.line?)));
-    let highest = |line: &Line| height(line).max(mark.map_or(0.0, |mark| mark(line)));
-    let top = lines().map(|(_, _, line)| highest(line)).fold(0.1, f64::max) * 1.1;
+    let longest = |line: &Line| length(line).max(mark.map_or(0.0, |mark| mark(line)));
+    let most = panel.bars.iter().map(|(_, _, line)| longest(line)).fold(0.1, f64::max) * 1.05;
     let mut chart = ChartBuilder::on(area)
-        .caption(title, ("sans-serif", 16))
-        .margin(10)
-        .x_label_area_size(170)
-        .y_label_area_size(70)
-        .build_cartesian_2d((0..bars.len()).into_segmented(), 0.0..top)?;
-    let name = |at: &SegmentValue<usize>| match at {
-        SegmentValue::CenterOf(at) => bars.get(*at).map_or(String::new(), label),
-        _ => String::new(),
-    };
-    let turned = ("sans-serif", 11).into_font().transform(FontTransform::Rotate90);
-    chart
-        .configure_mesh()
-        .disable_x_mesh()
-        .x_labels(bars.len() + 1)
-        .x_label_formatter(&name)
-        .x_label_style(turned)
-        .draw()?;
-    chart.draw_series(lines().map(|(at, run, line)| {
-        let corners = [(SegmentValue::Exact(at), 0.0), (SegmentValue::Exact(at + 1), height(line))];
-        let mut bar = Rectangle::new(corners, Palette99::pick(run).mix(0.6).filled());
-        bar.set_margin(0, 0, 4, 4);
-        bar
-    }))?;
-    if let Some(mark) = mark {
-        chart.draw_series(lines().map(|(at, _, line)| {
-            let ends = vec![(SegmentValue::Exact(at), mark(line)), (SegmentValue::Exact(at + 1), mark(line))];
-            PathElement::new(ends, BLACK.stroke_width(2))
-        }))?;
+        .caption(title, ("sans-serif", 15))
+        .margin(8)
+        .x_label_area_size(24)
+        .y_label_area_size(10)
+        .build_cartesian_2d(0.0..most, 0.0..panel.bars.len() as f64)?;
+    let number = |number: &f64| format!("{number:.0}");
+    chart.configure_mesh().disable_y_mesh().x_labels(6).x_label_formatter(&number).y_labels(0).draw()?;
+    for (at, (run, name, line)) in panel.bars.iter().enumerate() {
+        // The first run is the topmost.
+        let high = (panel.bars.len() - at) as f64;
+        let low = high - 1.0;
+        let mut bar = Rectangle::new([(0.0, low), (length(line), high)], colour(*run).filled());
+        bar.set_margin(2, 2, 0, 0);
+        chart.draw_series([bar])?;
+        if let Some(mark) = mark {
+            chart.draw_series([PathElement::new([(mark(line), low), (mark(line), high)], BLACK.stroke_width(2))])?;
+        }
+        let style = ("sans-serif", 12).into_font().color(&BLACK).pos(Pos::new(HPos::Left, VPos::Center));
+        chart.draw_series([Text::new(format!(" {}", words(name, line)), (0.0, low + 0.5), style)])?;
     }
     Ok(())
 }
 
-fn label(bar: &Bar<'_>) -> String {
-    let Some(line) = bar.line else { return String::new() };
-    // The end tells runs and directories apart.
-    let cut = bar.name.chars().count().saturating_sub(NAME_CHARS);
-    let name: String = bar.name.chars().skip(cut).collect();
-    match &line.offsets {
-        Some(offsets) if line.variant != "seed" => format!("{name} {} {offsets}", line.variant),
-        _ => format!("{name} {}", line.variant),
-    }
+fn colour(run: usize) -> RGBAColor {
+    [BLUE, RED, GREEN, MAGENTA, CYAN, BLACK][run % 6].mix(0.5)
+}
+
+fn shown(number: f64) -> String {
+    let digits = if number < 100.0 { 1 } else { 0 };
+    format!("{number:.digits$}")
+}
+
+/// The end tells runs and directories apart.
+fn cut(name: &str) -> String {
+    let count = name.chars().count();
+    name.chars().skip(count.saturating_sub(NAME_CHARS)).collect()
 }

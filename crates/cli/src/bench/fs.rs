@@ -23,49 +23,63 @@ use std::{
     time::Duration,
 };
 
-/// Measure a directory of any file system by six workloads, as a benchmark was published and as it should be
+/// Measure a directory of any file system by six published workloads, and by what they should be
 ///
-/// The workloads are those of DittoFS (dittofs.io, "Benchmarks"), with its parameters as defaults. Variant `seed` does what its program
-/// does, `corrected` what its description promises:
+/// The workloads are those of DittoFS (dittofs.io, "Benchmarks"), with its parameters as defaults.
+/// Variant `seed` does what its program does, `corrected` what its description promises:
 ///
-///   seq-write    each of --threads files of --size in writes of 1 MiB. seed: one thread, a file after the other, always the same
-///                bytes. corrected: a thread for each file, random bytes; the time of its last write has fsync in it
-///   seq-read     the same files in reads of 1 MiB. seed: one thread, from the page cache if they fit. corrected: a thread for
-///                each file, none of it in the page cache
-///   rand-write   --block bytes at random offsets for --seconds. seed: one thread, at any byte, into files that are one hole each,
-///                no fsync. corrected: a thread for each file, over files written before, each write with its fdatasync
-///   rand-read    seed: one thread, from the files of rand-write: mostly holes, else the page cache. corrected: a thread for each
-///                file, which are written to the last byte; nothing in the page cache
-///   metadata     --files files of 33 bytes in one directory: create all, stat all, delete all. seed: one thread, no fsync.
-///                corrected: --threads of them; each file is synced as it is created, the directory after creations and deletions
-///   small-files  --small-files files of 1 to 32 KiB, 100 in a directory: create, read, stat, delete all, by --threads. seed: sizes
-///                that rise, no fsync, reads from the page cache. corrected: sizes at random, synced as in metadata, reads with nothing
-///                in the page cache
+///   seq-write    --threads files of --size, in writes of 1 MiB
+///     seed       one thread, a file after the other, always the same bytes; fsync of each file
+///     corrected  a thread for each file, random bytes; fsync is in the time of the last write
+///   seq-read     the same files, in reads of 1 MiB
+///     seed       one thread, a file after the other, from the page cache if they fit
+///     corrected  a thread for each file; none of it is in the page cache
+///   rand-write   --block bytes at random offsets, for --seconds
+///     seed       one thread, at any byte, into files that are one hole each; no fsync
+///     corrected  a thread for each file, over what was written; fdatasync in each write's time
+///   rand-read    --block bytes at random offsets, for --seconds
+///     seed       one thread, from the files of rand-write: holes, else the page cache
+///     corrected  a thread for each file, without holes; none of it is in the page cache
+///   metadata     --files files of 33 bytes in one directory: create, stat, delete all
+///     seed       one thread; no fsync
+///     corrected  --threads; each file is synced when created, the directory after that and at the end
+///   small-files  --small-files files of 1 to 32 KiB, 100 in a directory: create, read, stat,
+///                delete all
+///     seed       --threads, sizes that rise, no fsync, reads from the page cache
+///     corrected  --threads, sizes at random, synced as in metadata, none of it in the page cache
 ///
-/// corrected rand-* are measured twice: aligned, at multiples of --block, and unaligned, at bytes where no sector begins. corrected reads
-/// compare what they read with what was written; other bytes are errors. A thread has one operation under way: --threads is the depth.
+/// corrected rand-write and rand-read are measured twice: aligned, at multiples of --block, and
+/// unaligned, at bytes where no sector begins. What corrected reads bring is compared with what was
+/// written: other bytes are errors. A thread has one operation under way: --threads is the depth.
 ///
-///   sluice bench fs ~/mnt                                      everything, as published: takes 4 GiB and some 10 minutes
+///   sluice bench fs ~/mnt                          everything, as published: 4 GiB, many minutes
 ///
-///   sluice bench fs ~/mnt /srv/local --size 64M --seconds 5    two directories in turns, A B A B: medians
+///   sluice bench fs ~/mnt --size 64M --seconds 5 --small-files 1000
+///
+///   sluice bench fs ~/mnt /srv/local               two directories in turns, A B A B: medians
 ///
 ///   sluice bench fs ~/mnt --variant corrected --json > a.json
 ///
-///   sluice bench fs --compare a.json,b.json --chart ab.svg     runs of before beside each other
+///   sluice bench fs --compare a.json,b.json --chart ab.svg      runs of before, side by side
 ///
-/// Columns: MB/s are 1,000,000 bytes; operations per second, of metadata and small-files all kinds together; the time of an operation: half
-/// took no longer, 95 and 99 of 100, the longest; how much of the files that were read was no hole, by the file system's own word; errors.
+/// Columns: tier; threads; MB/s, of 1,000,000 bytes; operations per second, of metadata and
+/// small-files all kinds together; the time that 50, 95 and 99 of 100 operations took at most, and the
+/// longest; which part of the files that were read is no hole, by the file system's own word; errors.
 ///
-/// `tier` says what fsync promises: `journal` in a mount of SluiceFS (the journal of this host has it; the store later), `local` on
-/// a disk of this host, else the type of the file system: what that promises it must say.
+/// The tier is what fsync promises: `journal` in a mount of SluiceFS (in the journal of its host;
+/// later in the store), `local` on a disk of this host, else the type of the file system.
 ///
-/// Not as published: their numbers were taken over a network with a cache of 4 GB on a server; here the directory is what it is. Their
-/// MB/s are 1,048,576 bytes. Their program fails at reads without the files of its writes, which are made first here, outside of the time.
-/// It tells the files of small-files to its threads one by one; here each has every Nth. The page cache is given up by
-/// posix_fadvise(2), which some file systems ignore (tmpfs); caches below the kernel, a SluiceFS cache disk too, stay as they are. What a
-/// file system does later in the background falls into what is measured next.
+/// What is not as published:
+/// - DittoFS was measured over a network, with a cache of 4 GB at a server. DIR is what it is.
+/// - Its MB/s are 1,048,576 bytes.
+/// - Its reads fail without the files of its writes. Here they are made first, outside of the time.
+/// - Its threads take the files of small-files one by one. Here each has every Nth.
+/// - The page cache is given up by posix_fadvise(2), which some file systems ignore (tmpfs). Caches
+///   below the kernel, as the cache disk of SluiceFS, stay as they are.
+/// What a file system does later, in the background, falls into what is measured next.
 ///
-/// Everything lies in a directory of its own below each DIR, which is removed at the end, also after an error or Ctrl-C.
+/// Everything is made in a new directory in DIR, which is removed at the end, also after an error or
+/// Ctrl-C. The exit status is 1 when an operation failed.
 #[derive(Args)]
 #[command(verbatim_doc_comment)]
 pub struct FsArgs {
@@ -105,11 +119,11 @@ pub struct FsArgs {
     /// Times that each is measured: 2 with DIR2, else 1
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: Option<u16>,
-    /// A picture as SVG, of this run and those of --compare
-    #[arg(long, value_name = "FILE")]
+    /// A picture of this run and those of --compare, as SVG
+    #[arg(long, value_name = "FILE.svg", value_parser = picture)]
     chart: Option<PathBuf>,
-    /// Runs that were saved with --json: shown, and drawn, beside this one; without DIR alone
-    #[arg(long, value_name = "FILE", value_delimiter = ',', num_args = 1..)]
+    /// Runs that were saved with --json: in the table and the chart before this one, or without DIR alone; several by comma
+    #[arg(long, value_name = "FILE", value_delimiter = ',')]
     compare: Vec<PathBuf>,
     /// One JSON object a line
     #[arg(long)]
@@ -126,6 +140,14 @@ fn variant(name: &str) -> Result<Variant, String> {
 
 fn offsets(name: &str) -> Result<Offsets, String> {
     find("kind of offsets", name, &Offsets::EVERY, Offsets::name)
+}
+
+fn picture(name: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(name);
+    match path.extension() {
+        Some(extension) if !extension.eq_ignore_ascii_case("svg") => Err("a chart is SVG: name the file .svg".into()),
+        _ => Ok(path),
+    }
 }
 
 fn find<T: Copy>(what: &str, name: &str, every: &[T], name_of: fn(T) -> &'static str) -> Result<T, String> {
