@@ -6,7 +6,7 @@ use rustix::{
 };
 use serde_json::Value;
 use sluice_tests::{
-    NOBODY, Scratch, Server, SmallDisk, Volume, as_user, needs_binary, sluice, sluice_binary, wait_for,
+    NOBODY, Scratch, Server, SmallDisk, Volume, as_user, needs_binary, run, shell, sluice, sluice_binary, wait_for,
 };
 use std::{
     fs::{self, File},
@@ -152,6 +152,56 @@ fn random_reads_are_of_written_bytes_where_corrected_and_ctrl_c_removes_them() {
     let mount = Volume::new().up();
     interrupt(mount.root(), "corrected", "data", has_no_hole);
     interrupt(mount.root(), "seed", "rand", has_no_data);
+}
+
+/// Goes before the C library's: the call that is named fails.
+const NO_SYNC: &str = r#"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+static int fail(const char *name) {
+    const char *failing = getenv("SLUICE_TEST_FAILS");
+    if (!failing || strcmp(failing, name)) return 0;
+    errno = EIO;
+    return -1;
+}
+int fsync(int fd) { (void)fd; return fail("fsync"); }
+int fdatasync(int fd) { (void)fd; return fail("fdatasync"); }
+"#;
+
+/// An operation that includes a sync fails with it, and then counts no bytes.
+#[test]
+fn a_sync_is_a_part_of_the_operation_where_corrected() {
+    let scratch = Scratch::new();
+    fs::write(scratch.path().join("sync.c"), NO_SYNC).expect("a file");
+    shell(scratch.path(), "cc -shared -fPIC -o sync.so sync.c");
+    let dir = scratch.path().join("work");
+    fs::create_dir(&dir).expect("mkdir");
+    let errors = |call: &str, workload: &str, variant: &str| {
+        let mut command = Command::new(sluice_binary());
+        command.args(["bench", "fs", "--json"]).args(SMALL).args(["--workload", workload, "--variant", variant]);
+        command.arg(&dir).env("LD_PRELOAD", scratch.path().join("sync.so")).env("SLUICE_TEST_FAILS", call);
+        let ran = run(&mut command, LIMIT);
+        let line: Value = serde_json::from_str(ran.stdout.lines().next().expect("a line")).expect("an object");
+        let errors = line["errors"].as_u64().expect("a number");
+        assert_eq!(ran.code, Some(i32::from(errors > 0)), "{ran:?}");
+        assert_eq!(ran.stderr.contains("errors, the first: Input/output error"), errors > 0, "{ran:?}");
+        assert!(is_empty(&dir), "something is left");
+        (errors, line["ops"].as_u64().expect("a number"), line["mb_per_s"].as_f64().expect("a number"))
+    };
+    // Each of two threads at the end of its file, whose last MiB of two does not count.
+    let (failed, ops, _) = errors("fsync", "seq-write", "corrected");
+    assert_eq!((failed, ops), (2, 4));
+    assert_eq!(errors("fsync", "seq-write", "seed").0, 2, "as published");
+    // Each creation; after creations and after deletions each directory: one, and three.
+    let (failed, _, rate) = errors("fsync", "metadata", "corrected");
+    assert_eq!((failed, rate), (20 + 2, 0.0));
+    assert_eq!(errors("fsync", "small-files", "corrected").0, 120 + 2 * 3);
+    let (failed, ops, rate) = errors("fdatasync", "rand-write", "corrected");
+    assert!(failed == ops && rate == 0.0, "{failed} of {ops}, {rate}");
+    for (call, workload) in [("fsync", "metadata"), ("fsync", "small-files"), ("fdatasync", "rand-write")] {
+        assert_eq!(errors(call, workload, "seed").0, 0, "{workload}");
+    }
 }
 
 #[test]

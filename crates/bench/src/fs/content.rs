@@ -14,8 +14,9 @@ const MARK: u64 = 8;
 pub(super) struct Key(u64);
 
 impl Key {
-    pub(super) fn new(file: usize, generation: u64) -> Self {
-        Self(scrambled((generation << 32) ^ file as u64))
+    /// `salt` is the place's: two of them may be one file system.
+    pub(super) fn new(salt: u64, file: usize, generation: u64) -> Self {
+        Self(scrambled(scrambled(salt ^ generation) ^ file as u64))
     }
 
     /// Makes `buffer` what belongs at `offset`.
@@ -67,22 +68,23 @@ mod tests {
 
     #[test]
     fn written_bytes_are_told_from_others_at_every_offset() {
-        let key = Key::new(3, 1);
+        let key = Key::new(0, 3, 1);
         let mut file = random(8192, 1);
         key.mark(0, &mut file);
         for offset in 0..4096 {
             let part = &file[offset..offset + 512];
             assert!(key.is(offset as u64, part), "{offset}");
             assert!(!key.is(offset as u64 + 512, part), "of another place: {offset}");
-            assert!(!Key::new(4, 1).is(offset as u64, part), "of another file: {offset}");
-            assert!(!Key::new(3, 2).is(offset as u64, part), "of another time: {offset}");
+            for other in [Key::new(1, 3, 1), Key::new(0, 4, 1), Key::new(0, 3, 2)] {
+                assert!(!other.is(offset as u64, part), "of another place, file or time: {offset}");
+            }
             assert!(!key.is(offset as u64, &[0; 512]), "a hole: {offset}");
         }
     }
 
     #[test]
     fn what_is_written_in_parts_is_the_same() {
-        let key = Key::new(0, 7);
+        let key = Key::new(0, 0, 7);
         let mut file = random(8192, 2);
         for (offset, len) in [(0, 700), (700, 3), (703, 4097), (4800, 3392)] {
             key.mark(offset, &mut file[offset as usize..][..len]);

@@ -89,7 +89,7 @@ impl Job<'_> {
         self.place.keep_only("")?;
         let (plan, place, bytes) = (self.plan, &*self.place, content::random(CHUNK as usize, 1));
         let tally = together(self.watch, plan.threads, |hand| {
-            let (key, mut buffer) = (Key::new(hand.at, INTACT), bytes.clone());
+            let (key, mut buffer) = (place.key(hand.at, INTACT), bytes.clone());
             let mut file = match File::create_new(place.file(DATA, hand.at)) {
                 Ok(file) => file,
                 Err(error) => return hand.notes(Err(error)),
@@ -145,7 +145,7 @@ impl Job<'_> {
         let written = written_part(&files)?;
         self.rewind_and_forget(&files)?;
         let tally = together(self.watch, plan.threads, |hand| {
-            let (mut file, key) = (&files[hand.at], Key::new(hand.at, INTACT));
+            let (mut file, key) = (&files[hand.at], self.place.key(hand.at, INTACT));
             let mut buffer = vec![0; CHUNK as usize];
             for (offset, len) in chunks(plan.file_bytes) {
                 let buffer = &mut buffer[..len];
@@ -188,7 +188,7 @@ impl Job<'_> {
         together(self.watch, plan.threads, |hand| {
             // Not the bytes that are there: some file systems would have nothing to do.
             let generation = 1 + 2 * self.round as u64 + u64::from(self.offsets == Offsets::Unaligned);
-            let (file, key, mut random) = (&files[hand.at], Key::new(hand.at, generation), self.random(hand.at));
+            let (file, key, mut random) = (&files[hand.at], self.place.key(hand.at, generation), self.random(hand.at));
             let mut buffer = bytes.clone();
             while hand.goes_on_until(plan.time) {
                 let offset = self.offset(&mut random);
@@ -231,7 +231,7 @@ impl Job<'_> {
             fadvise(file, 0, None, Advice::Random).context("fadvise")?;
         }
         let tally = together(self.watch, plan.threads, |hand| {
-            let (file, key, mut random) = (&files[hand.at], Key::new(hand.at, INTACT), self.random(hand.at));
+            let (file, key, mut random) = (&files[hand.at], self.place.key(hand.at, INTACT), self.random(hand.at));
             let mut buffer = vec![0; plan.block_bytes as usize];
             while hand.goes_on_until(plan.time) {
                 let offset = self.offset(&mut random);

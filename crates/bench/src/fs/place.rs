@@ -7,6 +7,7 @@ use super::{
 };
 use anyhow::Context;
 use rustix::fs::{Advice, SeekFrom, fadvise};
+use sluice_base::{Entropy, OsEntropy};
 use std::{
     fs::{self, File, OpenOptions},
     io::{self, Write},
@@ -28,6 +29,7 @@ pub struct Place {
     /// Type of its file system.
     pub fs: String,
     root: TempDir,
+    salt: u64,
     pub(super) data: Data,
 }
 
@@ -49,7 +51,10 @@ impl Place {
     /// Those of mkdir(2).
     pub fn new(dir: &Path, tier: String, fs: String) -> io::Result<Self> {
         let root = tempfile::Builder::new().prefix("sluice-bench-fs.").tempdir_in(dir)?;
-        Ok(Self { dir: dir.to_owned(), tier, fs, root, data: Data::None })
+        let mut salt = [0; 8];
+        OsEntropy.fill(&mut salt);
+        let salt = u64::from_le_bytes(salt);
+        Ok(Self { dir: dir.to_owned(), tier, fs, root, salt, data: Data::None })
     }
 
     /// Removes everything.
@@ -75,6 +80,11 @@ impl Place {
     /// Those of stat(2).
     pub fn device(&self) -> io::Result<u64> {
         Ok(rustix::fs::stat(self.root.path())?.st_dev)
+    }
+
+    /// What a file has to hold.
+    pub(super) fn key(&self, file: usize, generation: u64) -> Key {
+        Key::new(self.salt, file, generation)
     }
 
     pub(super) fn path(&self, name: impl AsRef<Path>) -> PathBuf {
@@ -120,7 +130,7 @@ impl Place {
     }
 
     fn write_file(&self, at: usize, plan: &Plan, watch: &Watch, buffer: &mut [u8]) -> anyhow::Result<()> {
-        let (mut file, key) = (File::create(self.file(DATA, at))?, Key::new(at, INTACT));
+        let (mut file, key) = (File::create(self.file(DATA, at))?, self.key(at, INTACT));
         for (offset, len) in chunks(plan.file_bytes) {
             key.mark(offset, &mut buffer[..len]);
             file.write_all(&buffer[..len])?;

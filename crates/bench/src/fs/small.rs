@@ -1,7 +1,7 @@
 //! The two workloads on many small files.
 
 use super::{
-    content,
+    content::{self, Key},
     hand::{Hand, Tally, together},
     large::{Done, Job},
     plan::{Variant, Workload},
@@ -12,7 +12,7 @@ use std::{
     fs::{self, File},
     io::{self, Read, Write},
     ops::RangeInclusive,
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
 /// Sizes of `small-files`.
@@ -29,16 +29,24 @@ struct Files {
     dirs: Vec<PathBuf>,
     paths: Vec<PathBuf>,
     sizes: Vec<usize>,
-    /// Each file has so many bytes of it, from where its number says.
+    /// Each file begins as it does.
     bytes: Vec<u8>,
-    /// Seeds have all the same.
-    corrected: bool,
+    /// Seeds have nothing of their own.
+    keys: Option<Vec<Key>>,
 }
 
 impl Files {
-    fn bytes(&self, file: usize) -> &[u8] {
-        let from = if self.corrected { file * 4099 % (self.bytes.len() - self.sizes[file] + 1) } else { 0 };
-        &self.bytes[from..from + self.sizes[file]]
+    /// What a file has to hold.
+    fn bytes(&self, file: usize) -> Vec<u8> {
+        let mut bytes = self.bytes[..self.sizes[file]].to_vec();
+        if let Some(keys) = &self.keys {
+            keys[file].mark(0, &mut bytes);
+        }
+        bytes
+    }
+
+    fn is_corrected(&self) -> bool {
+        self.keys.is_some()
     }
 }
 
@@ -55,19 +63,23 @@ impl Job<'_> {
             fs::create_dir(dir).with_context(|| format!("making {}", dir.display()))?;
         }
         let phases = if is_metadata { 3.0 } else { 4.0 };
-        let mut tally = self.phase(&files, threads, 0.0 / phases, phases, |file| create(&files, file))?;
+        // What is written is put together before the time begins, what is read compared after it.
+        let make = |hand: &mut Hand<'_>, file: usize| {
+            let bytes = files.bytes(file);
+            hand.does(|| create(&files, file, &bytes));
+        };
+        let mut tally = self.phase(&files, threads, 0.0, phases, make)?;
         tally.then(self.sync_names(&files, threads)?);
         if !is_metadata {
             if corrected {
                 self.forget_small(&files);
             }
-            let read = self.phase(&files, threads, 1.0 / phases, phases, |file| read(&files, file))?;
-            tally.then(read);
+            tally.then(self.phase(&files, threads, 1.0, phases, |hand, file| read(hand, &files, file))?);
         }
-        let stat = |file: usize| fs::metadata(&files.paths[file]).map(|_| 0);
-        tally.then(self.phase(&files, threads, (phases - 2.0) / phases, phases, stat)?);
-        let remove = |file: usize| fs::remove_file(&files.paths[file]).map(|()| 0);
-        tally.then(self.phase(&files, threads, (phases - 1.0) / phases, phases, remove)?);
+        let stat = |hand: &mut Hand<'_>, file: usize| hand.does(|| fs::metadata(&files.paths[file]).map(|_| 0));
+        tally.then(self.phase(&files, threads, phases - 2.0, phases, stat)?);
+        let remove = |hand: &mut Hand<'_>, file: usize| hand.does(|| fs::remove_file(&files.paths[file]).map(|()| 0));
+        tally.then(self.phase(&files, threads, phases - 1.0, phases, remove)?);
         tally.then(if corrected { self.sync_names(&files, threads)? } else { self.remove_dirs(&files)? });
         Ok(Done { tally, threads, written_part: None })
     }
@@ -75,8 +87,9 @@ impl Job<'_> {
     fn metadata_files(&self, corrected: bool) -> Files {
         let dir = self.place.path("metadata");
         let count = self.plan.metadata_files;
+        let keys = self.keys(count, corrected);
         let paths = (0..count).map(|at| dir.join(format!("file_{at:06}"))).collect();
-        Files { dirs: vec![dir], paths, sizes: vec![TINY; count], bytes: content::random(1 << 20, 3), corrected }
+        Files { dirs: vec![dir], paths, sizes: vec![TINY; count], bytes: content::random(TINY, 3), keys }
     }
 
     fn small_files(&self, corrected: bool) -> Files {
@@ -85,6 +98,7 @@ impl Job<'_> {
         let mut dirs = vec![top.clone()];
         dirs.extend((0..count.div_ceil(FILES_OF_DIR)).map(dir));
         let paths = (0..count).map(|at| dir(at / FILES_OF_DIR).join(format!("f{at:06}"))).collect();
+        let keys = self.keys(count, corrected);
         let (min, max) = (*FILE_BYTES.start(), *FILE_BYTES.end());
         let mut random = SmallRng::seed_from_u64(4);
         let size = |at: usize| match corrected {
@@ -92,23 +106,27 @@ impl Job<'_> {
             // Said to be random, but they rise.
             false => min + at * (max - min) / count,
         };
-        Files { dirs, paths, sizes: (0..count).map(size).collect(), bytes: content::random(1 << 20, 5), corrected }
+        Files { dirs, paths, sizes: (0..count).map(size).collect(), bytes: content::random(max, 5), keys }
     }
 
-    /// An operation on each file.
+    fn keys(&self, count: usize, corrected: bool) -> Option<Vec<Key>> {
+        corrected.then(|| (0..count).map(|at| self.place.key(at, self.round as u64)).collect())
+    }
+
+    /// Something with each file, after so many of all phases.
     fn phase(
         &self,
         files: &Files,
         threads: usize,
         before: f64,
         phases: f64,
-        operation: impl Fn(usize) -> io::Result<u64> + Sync,
+        work: impl Fn(&mut Hand<'_>, usize) + Sync,
     ) -> anyhow::Result<Tally> {
         let count = files.paths.len();
-        together(self.watch, threads, |hand: &mut Hand<'_>| {
+        together(self.watch, threads, |hand| {
             for file in (hand.at..count).step_by(threads) {
-                hand.does(|| operation(file));
-                hand.is_at(before + file as f64 / count as f64 / phases);
+                work(hand, file);
+                hand.is_at((before + file as f64 / count as f64) / phases);
                 if !hand.goes_on() {
                     return;
                 }
@@ -118,7 +136,7 @@ impl Job<'_> {
 
     /// Corrected: creations and deletions count once they would survive a crash.
     fn sync_names(&self, files: &Files, threads: usize) -> anyhow::Result<Tally> {
-        if !files.corrected {
+        if !files.is_corrected() {
             return Ok(Tally::default());
         }
         together(self.watch, threads, |hand| {
@@ -141,26 +159,19 @@ impl Job<'_> {
     }
 }
 
-fn create(files: &Files, at: usize) -> io::Result<u64> {
-    let bytes = files.bytes(at);
+fn create(files: &Files, at: usize, bytes: &[u8]) -> io::Result<u64> {
     let mut file = File::create(&files.paths[at])?;
     file.write_all(bytes)?;
-    if files.corrected {
+    if files.is_corrected() {
         file.sync_all()?;
     }
     Ok(bytes.len() as u64)
 }
 
-fn read(files: &Files, at: usize) -> io::Result<u64> {
-    let came = read_whole(&files.paths[at])?;
-    if files.corrected && came != files.bytes(at) {
-        return Err(io::Error::other(format!("{} is not what was written", files.paths[at].display())));
-    }
-    Ok(came.len() as u64)
-}
-
-fn read_whole(path: &Path) -> io::Result<Vec<u8>> {
+fn read(hand: &mut Hand<'_>, files: &Files, at: usize) {
     let mut came = Vec::with_capacity(FILE_BYTES_MAX as usize);
-    File::open(path)?.read_to_end(&mut came)?;
-    Ok(came)
+    hand.does(|| Ok(File::open(&files.paths[at])?.read_to_end(&mut came)? as u64));
+    if files.is_corrected() && came != files.bytes(at) {
+        hand.notes(Err(io::Error::other(format!("{} is not what was written", files.paths[at].display()))));
+    }
 }

@@ -76,6 +76,7 @@ use std::{
 /// - Its threads take the files of small-files one by one. Here each has every Nth.
 /// - The page cache is given up by posix_fadvise(2), which some file systems ignore (tmpfs). Caches
 ///   below the kernel, as the cache disk of SluiceFS, stay as they are.
+///
 /// What a file system does later, in the background, falls into what is measured next.
 ///
 /// Everything is made in a new directory in DIR, which is removed at the end, also after an error or
@@ -274,6 +275,6 @@ fn bar() -> ProgressBar {
     if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
-    let style = ProgressStyle::with_template("{bar:30} {msg}");
+    let style = ProgressStyle::with_template("{bar:30} {wide_msg}");
     ProgressBar::new(0).with_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()))
 }
