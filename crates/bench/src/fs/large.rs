@@ -1,7 +1,7 @@
 //! The four workloads on large files.
 
 use super::{
-    content::{self, Key, SECTOR},
+    content::{self, Key},
     hand::{Tally, Watch, together},
     place::{DATA, Data, INTACT, Place, chunks, forget, forget_range, written_part},
     plan::{CHUNK, Offsets, Plan, Variant, Workload},
@@ -260,14 +260,7 @@ impl Job<'_> {
     }
 
     fn offset(&self, random: &mut SmallRng) -> u64 {
-        let Plan { file_bytes, block_bytes, .. } = *self.plan;
-        match self.offsets {
-            Offsets::Aligned => random.random_range(0..file_bytes / block_bytes) * block_bytes,
-            Offsets::Unaligned => {
-                let offset = random.random_range(0..file_bytes - block_bytes);
-                if offset.is_multiple_of(SECTOR) { offset + 1 } else { offset }
-            }
-        }
+        self.offsets.choose(random, self.plan.file_bytes, self.plan.block_bytes)
     }
 
     fn forget(&self, files: &[File]) -> anyhow::Result<()> {

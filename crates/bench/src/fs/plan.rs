@@ -1,5 +1,7 @@
 //! What is measured.
 
+use super::content::SECTOR;
+use rand::{Rng, rngs::SmallRng};
 use std::time::Duration;
 
 /// Bytes of a read or write in order, as in the published program.
@@ -101,6 +103,17 @@ impl Offsets {
             Self::Unaligned => "unaligned",
         }
     }
+
+    /// A block's place in a file that has at least two.
+    pub(super) fn choose(self, random: &mut SmallRng, file_bytes: u64, block_bytes: u64) -> u64 {
+        match self {
+            Self::Aligned => random.random_range(0..file_bytes / block_bytes) * block_bytes,
+            Self::Unaligned => {
+                let offset = random.random_range(0..file_bytes - block_bytes);
+                if offset.is_multiple_of(SECTOR) { offset + 1 } else { offset }
+            }
+        }
+    }
 }
 
 /// What is measured, with all sizes.
@@ -138,5 +151,27 @@ impl Plan {
             _ => self.file_bytes.saturating_mul(self.threads as u64),
         };
         self.workloads.iter().map(of).max().unwrap_or(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rand::SeedableRng;
+
+    #[test]
+    fn blocks_lie_where_they_are_said_to_and_within_the_file() {
+        let mut random = SmallRng::seed_from_u64(1);
+        for (file, block) in [(64 << 10, 4096), (10_000, 5000), (1024, 512)] {
+            let mut draw = |offsets: Offsets| -> Vec<u64> {
+                (0..1000).map(|_| offsets.choose(&mut random, file, block)).collect()
+            };
+            let (aligned, unaligned) = (draw(Offsets::Aligned), draw(Offsets::Unaligned));
+            assert!(aligned.iter().chain(&unaligned).all(|offset| offset + block <= file));
+            assert!(
+                aligned.iter().all(|offset| offset % block == 0) && aligned.contains(&(file / block * block - block))
+            );
+            assert!(unaligned.iter().all(|offset| offset % SECTOR != 0));
+        }
     }
 }
