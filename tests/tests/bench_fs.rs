@@ -177,11 +177,14 @@ fn a_sync_is_a_part_of_the_operation_where_corrected() {
     shell(scratch.path(), "cc -shared -fPIC -o sync.so sync.c");
     let dir = scratch.path().join("work");
     fs::create_dir(&dir).expect("mkdir");
-    let errors = |call: &str, workload: &str, variant: &str| {
+    let measure = |call: &str, workload: &str, variant: &str| {
         let mut command = Command::new(sluice_binary());
         command.args(["bench", "fs", "--json"]).args(SMALL).args(["--workload", workload, "--variant", variant]);
         command.arg(&dir).env("LD_PRELOAD", scratch.path().join("sync.so")).env("SLUICE_TEST_FAILS", call);
-        let ran = run(&mut command, LIMIT);
+        run(&mut command, LIMIT)
+    };
+    let errors = |call: &str, workload: &str, variant: &str| {
+        let ran = measure(call, workload, variant);
         let line: Value = serde_json::from_str(ran.stdout.lines().next().expect("a line")).expect("an object");
         let errors = line["errors"].as_u64().expect("a number");
         assert_eq!(ran.code, Some(i32::from(errors > 0)), "{ran:?}");
@@ -202,6 +205,9 @@ fn a_sync_is_a_part_of_the_operation_where_corrected() {
     for (call, workload) in [("fsync", "metadata"), ("fsync", "small-files"), ("fdatasync", "rand-write")] {
         assert_eq!(errors(call, workload, "seed").0, 0, "{workload}");
     }
+    // Files that cannot be made ready end everything.
+    measure("fsync", "rand-read", "corrected").refused_with(&["preparing files in", "Input/output error"]);
+    assert!(is_empty(&dir), "something is left");
 }
 
 #[test]

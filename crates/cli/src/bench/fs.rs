@@ -25,8 +25,9 @@ use std::{
 
 /// Measure a directory of any file system by six published workloads, and by what they should be
 ///
-/// The workloads are those of DittoFS (dittofs.io, "Benchmarks"), with its parameters as defaults.
-/// Variant `seed` does what its program does, `corrected` what its description promises:
+/// The workloads are those of DittoFS (its page "Benchmarks"; github.com/marmos91/dittofs, pkg/bench),
+/// with its parameters as defaults. Variant `seed` does what its program does, `corrected` what its
+/// page makes one expect:
 ///
 ///   seq-write    --threads files of --size, in writes of 1 MiB
 ///     seed       one thread, a file after the other, always the same bytes; fsync of each file
