@@ -76,7 +76,8 @@ use std::{
 /// - Its reads fail without the files of its writes. Here they are made first, outside of the time.
 /// - Its threads take the files of small-files one by one. Here each has every Nth.
 /// - The page cache is given up by posix_fadvise(2), which some file systems ignore (tmpfs). Caches
-///   below the kernel, as the cache disk of SluiceFS, stay as they are.
+///   below it stay as they are: of a mount of SluiceFS its memory and its cache disk, with the pages
+///   that the kernel has of that. Reads of a mount may be of memory where those of a disk are not.
 ///
 /// What a file system does later, in the background, falls into what is measured next.
 ///
