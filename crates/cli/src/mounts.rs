@@ -32,6 +32,14 @@ pub fn at(path: &Path) -> Option<Found> {
     table.split(|byte| *byte == b'\n').filter_map(parse).rfind(|found| found.at == wanted)
 }
 
+/// Type and source of the file system that the absolute `path`, without symbolic links, is on.
+pub fn file_system(path: &Path) -> Option<(String, String)> {
+    let table = fs::read("/proc/self/mountinfo").ok()?;
+    let mounts: Vec<_> = table.split(|byte| *byte == b'\n').filter_map(parse_any).collect();
+    let (_, kind, source) = path.ancestors().find_map(|path| mounts.iter().rfind(|(at, ..)| at == path))?;
+    Some((String::from_utf8_lossy(kind).into_owned(), String::from_utf8_lossy(source).into_owned()))
+}
+
 /// The directory that META names, for a command that needs it unmounted.
 pub fn unmounted_dir(meta: &OsStr, command: &str) -> anyhow::Result<PathBuf> {
     if let Some(Found { at, dir, .. }) = at(Path::new(meta)) {
@@ -100,14 +108,20 @@ fn resolve(path: &Path) -> Option<PathBuf> {
     None
 }
 
-/// A line, when it is one of ours (proc_pid_mountinfo(5)).
-fn parse(line: &[u8]) -> Option<Found> {
+/// A line (proc_pid_mountinfo(5)): mount point, type and source.
+fn parse_any(line: &[u8]) -> Option<(PathBuf, &[u8], Vec<u8>)> {
     let fields: Vec<&[u8]> = line.split(|byte| *byte == b' ').collect();
     let dash = fields.iter().position(|field| *field == b"-")?;
-    if *fields.get(dash + 1)? != b"fuse.sluice" {
+    let at = PathBuf::from(OsString::from_vec(unescape(fields.get(4)?)));
+    Some((at, fields.get(dash + 1)?, unescape(fields.get(dash + 2)?)))
+}
+
+/// A line, when it is one of ours.
+fn parse(line: &[u8]) -> Option<Found> {
+    let (at, kind, source) = parse_any(line)?;
+    if kind != b"fuse.sluice" {
         return None;
     }
-    let source = unescape(fields.get(dash + 2)?);
     let (dir, server) = match source.strip_prefix(b"local:") {
         Some(dir) => (dir.to_vec(), None),
         // A mount of another host's volume: behind the server's name, where it keeps what is its own.
@@ -117,8 +131,7 @@ fn parse(line: &[u8]) -> Option<Found> {
         }
         None => return None,
     };
-    let path = |bytes| PathBuf::from(OsString::from_vec(bytes));
-    Some(Found { at: path(unescape(fields.get(4)?)), dir: path(dir), server })
+    Some(Found { at, dir: PathBuf::from(OsString::from_vec(dir)), server })
 }
 
 /// Octal escapes of space, tab, newline and backslash.
@@ -152,7 +165,14 @@ mod tests {
         let line = b"99 30 0:77 / /mnt rw - fuse.sluice sluice://[::1]:7#/home/a#b rw";
         let server = Some("sluice://[::1]:7".into());
         assert_eq!(parse(line), Some(Found { at: "/mnt".into(), dir: "/home/a#b".into(), server }));
-        assert_eq!(parse(b"99 30 0:77 / /mnt rw - ext4 /dev/vda rw"), None);
+        let line = b"99 30 0:77 / /mnt rw - ext4 /dev/vda rw";
+        assert_eq!((parse(line), parse(b""), parse_any(b"99 30 0:77 / /mnt rw - ext4")), (None, None, None));
+        assert_eq!(parse_any(line), Some(("/mnt".into(), &b"ext4"[..], b"/dev/vda".to_vec())));
+    }
+
+    #[test]
+    fn the_file_system_of_a_path_is_that_of_the_mount_above_it() {
+        assert_eq!(file_system(Path::new("/proc/self/fd")).expect("a mount").0, "proc");
     }
 
     #[test]

@@ -91,7 +91,7 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// What the process says that works on `dir`, if one does.
-fn told_by(dir: &Path) -> anyhow::Result<Option<Value>> {
+pub fn told_by(dir: &Path) -> anyhow::Result<Option<Value>> {
     let (mut status, control) = (None, Control::connect(dir)?);
     if let Some(mut control) = control {
         control.ask(Ask::Status, |told| {
