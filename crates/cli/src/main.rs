@@ -19,8 +19,10 @@ mod metrics;
 mod mount;
 mod mounts;
 mod output;
+mod progress;
 mod reach;
 mod reading;
+mod recover;
 mod running;
 mod scrub;
 mod serve;
@@ -60,6 +62,7 @@ enum Command {
     Mount(mount::MountArgs),
     Umount(umount::UmountArgs),
     Status(status::StatusArgs),
+    Recover(recover::RecoverArgs),
     Drain(drain::DrainArgs),
     Format(format::FormatArgs),
     Fsck(fsck::FsckArgs),
@@ -86,6 +89,7 @@ fn main() -> ExitCode {
         Command::Mount(args) => mount::run(&args),
         Command::Umount(args) => umount::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Recover(args) => recover::run(&args),
         Command::Drain(args) => drain::run(&args),
         Command::Format(args) => format::run(&args),
         Command::Fsck(args) => fsck::run(&args),
