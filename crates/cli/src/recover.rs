@@ -16,13 +16,14 @@ use crate::{
 use anyhow::{Context, anyhow};
 use clap::builder::ValueParser;
 use find::{Found, State};
+pub use list::command;
 use std::{
     ffi::OsString,
     path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
 };
-use take::{Taking, without_size};
+use take::{Taking, end_early, without_size};
 
 /// Find, show and store what mounts that are gone have left on this host
 ///
@@ -118,8 +119,9 @@ fn served_volume(meta: &str) -> anyhow::Result<String> {
 /// One after the other; what keeps one of them back is said, and the others follow.
 fn take_all(args: &RecoverArgs, meta: &str, volume: &str, dirs: &[PathBuf]) -> anyhow::Result<ExitCode> {
     let cache = args.cache.as_deref().map(without_size);
-    let taking = Taking { meta, volume, cache, timeout: args.timeout, takes_damaged: args.accept_loss };
+    let taking = Taking { meta, volume, cache, takes_damaged: args.accept_loss };
     let runtimes = Runtimes::start()?;
+    runtimes.io.spawn(end_early(args.timeout));
     let mut status = ExitCode::SUCCESS;
     for dir in dirs {
         if let Err(error) = taking.take(dir, &runtimes) {

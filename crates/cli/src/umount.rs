@@ -51,7 +51,12 @@ pub fn run(args: &UmountArgs) -> anyhow::Result<ExitCode> {
 fn take_away(Found { at, dir, server }: &Found) -> anyhow::Result<()> {
     sluice_fuse::unmount(at, true).with_context(|| format!("unmounting {}", at.display()))?;
     let next = match server {
-        Some(server) => format!("`sluice mount {server} {}` with that journal", quoted(at)),
+        Some(server) => format!(
+            "`sluice mount {server} {}` with that journal, or `sluice recover {} --journal {}`,",
+            quoted(at),
+            quoted(server),
+            quoted(dir)
+        ),
         None => "`sluice up`".into(),
     };
     note!(

@@ -2,7 +2,7 @@
 
 use std::{
     fs::{self, File},
-    io::{Read, Seek, SeekFrom, Write},
+    io::Write,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
@@ -238,7 +238,7 @@ fn a_store_that_is_down() {
         }
     }
     let late = recover(&server, &["--journal", &a, "--timeout", "4s"]);
-    late.refused_with(&["does not answer", "not done within 4", &format!("sluice recover {}", server.meta())]);
+    late.refused_with(&["does not answer", "not done within 4", "the same command"]);
     let mut running = Running::start(&server, &["--journal", &a]);
     running.wait_for("nothing was stored for");
     kill_process(Pid::from_child(&running.child), Signal::INT).unwrap();
@@ -307,6 +307,12 @@ fn refused() {
     let dir = server.volume().dir().to_str().unwrap().to_owned();
     server.volume().sluice(["recover", &dir, "--all"]).refused_with(&["is not served", "sluice serve"]);
     server.start();
+    let aside = format!("{a}.aside");
+    fs::rename(&a, &aside).unwrap();
+    let list = listed(&server, &server.meta());
+    assert!(list.len() == 1 && list[0]["state"] == "missing", "its disk may not be mounted: {list:?}");
+    recover(&server, &["--all"]).refused_with(&["is its disk mounted"]);
+    fs::rename(&aside, &a).unwrap();
     // The cache, which has the large writes alone, is gone: nothing is stored without a word.
     let (cache, aside) = (Path::new(&a).join("cache"), Path::new(&a).join("aside"));
     fs::rename(&cache, &aside).unwrap();
@@ -320,17 +326,59 @@ fn refused() {
     is_sound_at_the_end(server);
 }
 
-/// Flips a bit in the first record of a journal; what is returned flips it back.
-fn flip_a_record(dir: &Path) -> impl Fn() + use<> {
-    let segments = fs::read_dir(dir.join("journal")).unwrap().map(|entry| entry.unwrap().path());
-    let first = segments.filter(|path| path.extension().is_some_and(|end| end == "log")).min().expect("a segment");
+/// To be survived: bytes that only the mount's cache disk had are damaged. That is told before anything is stored.
+#[test]
+fn a_damaged_cache() {
+    needs_binary!();
+    let server = Server::new();
+    let mount = lazy_mount(&server, "a");
+    write_closed(&mount);
+    mount.kill9();
+    let a = journal(&server, "a");
+    let flip = |at| flip_in(&Path::new(&a).join("cache"), &noise(1, 9 * MIB + 77)[at..][..64]);
+    let back = flip(MIB);
+    recover(&server, &["--journal", &a]).refused_with(&["match neither", "--cache", "--accept-loss"]);
+    back();
+    let _ = flip(5 * MIB);
+    let left = listed(&server, &server.meta());
+    assert!(left.len() == 1 && left[0]["state"] == "left", "{left:?}");
+    recover(&server, &["--journal", &a, "--accept-loss"]).ok();
+    let reader = server.try_mount("b", &["--cache", "none"]).unwrap();
+    assert!(fs::read(reader.path("packed")).unwrap() == noise(2, 70_000));
+    let (large, mut part) = (File::open(reader.path("large")).unwrap(), vec![0; 4 * MIB]);
+    large.read_exact_at(&mut part, 0).unwrap();
+    assert!(part == noise(1, 9 * MIB + 77)[..4 * MIB], "what is sound of the file");
+    drop(large);
+    assert_eq!(read(reader.path("large")), Err(Some(Errno::IO.raw_os_error())), "what is not");
+    reader.umount();
+    let ran = recover(&server, &[]).ok();
+    assert!(ran.stdout.contains("nothing to recover"), "{ran:#?}");
+}
+
+/// Flips a bit of the first byte of `bytes`, which lie in one of the files in `dir`; what is returned flips it back.
+fn flip_in(dir: &Path, bytes: &[u8]) -> impl Fn() + use<> {
+    let files = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let at = |path: PathBuf| {
+        let at = fs::read(&path).ok()?.windows(bytes.len()).position(|part| part == bytes)?;
+        Some((path, at as u64))
+    };
+    let (path, at) = files.into_iter().find_map(at).expect("the bytes are somewhere");
+    flip_byte(path, at)
+}
+
+fn flip_byte(path: PathBuf, at: u64) -> impl Fn() + use<> {
     let flip = move || {
-        let mut file = File::options().read(true).write(true).open(&first).unwrap();
-        let (at, mut byte) = (4096 + 100, [0]);
-        file.seek(SeekFrom::Start(at)).unwrap();
-        file.read_exact(&mut byte).unwrap();
+        let (file, mut byte) = (File::options().read(true).write(true).open(&path).unwrap(), [0]);
+        file.read_exact_at(&mut byte, at).unwrap();
         file.write_all_at(&[byte[0] ^ 1], at).unwrap();
     };
     flip();
     flip
+}
+
+/// Flips a bit in the first record of a journal; what is returned flips it back.
+fn flip_a_record(dir: &Path) -> impl Fn() + use<> {
+    let segments = fs::read_dir(dir.join("journal")).unwrap().map(|entry| entry.unwrap().path());
+    let first = segments.filter(|path| path.extension().is_some_and(|end| end == "log")).min().expect("a segment");
+    flip_byte(first, 4096 + 100)
 }

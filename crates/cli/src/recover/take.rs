@@ -35,8 +35,6 @@ pub struct Taking<'a> {
     pub volume: &'a str,
     /// Where the cache is, if not where the mount had it.
     pub cache: Option<PathBuf>,
-    /// Then it is enough.
-    pub timeout: Option<Duration>,
     pub takes_damaged: bool,
 }
 
@@ -88,7 +86,6 @@ impl Taking<'_> {
         runtimes.io.block_on(check_store(&reached.config, dir))?;
         note!("taking {} over: {}", dir.display(), told(&left, bytes));
         let again = command(self.meta, dir);
-        let watching = runtimes.io.spawn(end_early(self.timeout, again.clone()));
         let opening = Opening {
             dir,
             options,
@@ -101,7 +98,6 @@ impl Taking<'_> {
         let work =
             work.with_context(|| format!("what was acked is still in {}; `{again}` tries again", dir.display()))?;
         let rest = self.drain(work, &reached, runtimes)?;
-        watching.abort();
         if !rest.is_nothing() {
             bail!("{} is left in {}: `{again}` goes on", told(&rest, 0), dir.display());
         }
@@ -166,7 +162,7 @@ impl Taking<'_> {
 }
 
 /// Ends the process when that is wanted, or after `timeout`. It is as if it were killed, which loses nothing acked.
-async fn end_early(timeout: Option<Duration>, again: String) {
+pub async fn end_early(timeout: Option<Duration>) {
     let limit = async {
         match timeout {
             Some(timeout) => tokio::time::sleep(timeout).await,
@@ -180,7 +176,7 @@ async fn end_early(timeout: Option<Duration>, again: String) {
         },
         () = limit => format!("not done within {}", show_time(timeout.unwrap_or_default())),
     };
-    note!("{why}; what is left is still in the journal: `{again}` goes on");
+    note!("{why}: what is left is still in the journal, and the same command goes on with it");
     exit(1);
 }
 
