@@ -326,6 +326,26 @@ fn refused() {
     is_sound_at_the_end(server);
 }
 
+/// What is not stored may lie in the cache: a mount with another one would lose it.
+#[test]
+fn another_cache_is_refused() {
+    needs_binary!();
+    let server = Server::new();
+    let mount = lazy_mount(&server, "a");
+    write_closed(&mount);
+    mount.kill9();
+    let other = format!("{}.other:64M", journal(&server, "a"));
+    for cache in [&other, "none"] {
+        let refused = server.try_mount("a", &["--cache", cache]).expect_err("it lies in the first cache");
+        refused.refused_with(&["a.journal/cache", "sluice recover"]);
+    }
+    recover(&server, &["--all"]).ok();
+    let mount = server.try_mount("a", &["--cache", &other]).expect("nothing is left");
+    closed_are_there(&mount);
+    mount.umount();
+    is_sound_at_the_end(server);
+}
+
 /// To be survived: bytes that only the mount's cache disk had are damaged. That is told before anything is stored.
 #[test]
 fn a_damaged_cache() {
