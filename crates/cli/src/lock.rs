@@ -14,8 +14,11 @@ use std::{
     time::Duration,
 };
 
-/// How long to wait for a killed holder to be gone.
+/// How long to wait for others who mount at the same place.
 const ENDING_WAIT: Duration = Duration::from_secs(10);
+
+/// How long to wait for a lock whose holder is gone: it is being torn down, or somebody takes a look, which reads the journal twice.
+const LOOK_WAIT: Duration = Duration::from_secs(60);
 
 /// Whether the process that `holder` names ("pid 12: sluice up ...") is gone or on its way out (proc_pid_stat(5): PF_EXITING).
 fn is_ending(holder: &str) -> bool {
@@ -144,7 +147,7 @@ fn acquire(dir: &Path) -> anyhow::Result<Result<File, String>> {
             Err(error) => return Err(error).with_context(|| format!("locking {}", path.display())),
         }
         let holder = fs::read_to_string(&path).unwrap_or_default().trim().to_string();
-        if waited >= ENDING_WAIT || !is_ending(&holder) {
+        if waited >= LOOK_WAIT || !is_ending(&holder) {
             return Ok(Err(if holder.is_empty() { "another process".into() } else { holder }));
         }
         // Its last descriptor closes when the kernel has torn it down, which nothing can be awaited for.

@@ -247,12 +247,25 @@ fn a_store_that_is_down() {
     assert!(left[0]["state"] == "left" && left[0]["session"] == session, "{left:?}");
     assert_eq!(left[0]["changes"], 0, "the server was there: {left:?}");
     gateway.start();
+    // Killed at each object that comes to the store: before, between and after what is noted of it.
+    for _ in 0..3 {
+        let before = files_below(&gateway.buckets());
+        let mut running = Running::start(&server, &["--journal", &a]);
+        wait_for("an object", SOON, || {
+            files_below(&gateway.buckets()) > before || running.child.try_wait().unwrap().is_some()
+        });
+    }
     recover(&server, &["--all"]).ok();
     let reader = server.try_mount("b", &["--cache", "none"]).unwrap();
     closed_are_there(&reader);
     assert!(fs::read(reader.path("open")).unwrap()[1..] == noise(4, MIB));
     reader.umount();
     is_sound_at_the_end(server);
+}
+
+fn files_below(dir: &Path) -> usize {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.map(|entry| if entry.path().is_dir() { files_below(&entry.path()) } else { 1 }).sum()
 }
 
 /// To be survived: nobody comes for longer than the lease. `status` says what to do.
