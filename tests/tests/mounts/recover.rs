@@ -92,7 +92,7 @@ fn all_of_a_killed_mount() {
     assert_eq!((&left["state"], &left["dir"]), (&"left".into(), &journal(&server, "a").into()), "{left}");
     assert_eq!((&left["files"], &live["state"]), (&1.into(), &"in use".into()), "{left} {live}");
     assert!(left["unpublished_bytes"].as_u64() >= Some(MIB as u64), "{left}");
-    assert!(left["unstored_bytes"].as_u64() >= Some(10 * MIB as u64), "{left}");
+    assert!(left["unstored_bytes"].as_u64() >= Some(2 * MIB as u64), "objects that are not full: {left}");
     let text = recover(&server, &[]).ok().stdout;
     let command = format!("sluice recover {} --journal {}", server.meta(), journal(&server, "a"));
     assert!(text.contains(&command) && text.contains(&format!("session  {}", left["session"])), "{text}");
@@ -123,7 +123,7 @@ fn nothing_is_published_twice() {
     fs::write(other.path("both"), noise(6, 100_000)).unwrap();
     other.umount();
     let ran = recover(&server, &["--all"]).ok();
-    assert!(ran.stderr.contains("0 changes of 0 files"), "{ran:#?}");
+    assert!(ran.stderr.contains("not stored") && !ran.stderr.contains("not published"), "{ran:#?}");
     let reader = server.mount("b");
     assert!(fs::read(reader.path("both")).unwrap() == noise(6, 100_000));
     closed_are_there(&reader);
@@ -365,22 +365,25 @@ fn a_damaged_cache() {
     needs_binary!();
     let server = Server::new();
     let mount = lazy_mount(&server, "a");
-    write_closed(&mount);
+    // Less than an object, so that it is not stored while the mount lives.
+    let bytes = noise(7, 3 * MIB);
+    fs::write(mount.path("packed"), noise(2, 70_000)).unwrap();
+    fs::write(mount.path("large"), &bytes).unwrap();
     mount.kill9();
     let a = journal(&server, "a");
-    let flip = |at| flip_in(&Path::new(&a).join("cache"), &noise(1, 9 * MIB + 77)[at..][..64]);
+    let flip = |at| flip_in(&Path::new(&a).join("cache"), &bytes[at..][..64]);
     let back = flip(MIB);
     recover(&server, &["--journal", &a]).refused_with(&["match neither", "--cache", "--accept-loss"]);
     back();
-    let _ = flip(5 * MIB);
+    let _ = flip(3 * MIB - 1000);
     let left = listed(&server, &server.meta());
     assert!(left.len() == 1 && left[0]["state"] == "left", "{left:?}");
     recover(&server, &["--journal", &a, "--accept-loss"]).ok();
     let reader = server.try_mount("b", &["--cache", "none"]).unwrap();
     assert!(fs::read(reader.path("packed")).unwrap() == noise(2, 70_000));
-    let (large, mut part) = (File::open(reader.path("large")).unwrap(), vec![0; 4 * MIB]);
+    let (large, mut part) = (File::open(reader.path("large")).unwrap(), vec![0; MIB + 100_000]);
     large.read_exact_at(&mut part, 0).unwrap();
-    assert!(part == noise(1, 9 * MIB + 77)[..4 * MIB], "what is sound of the file");
+    assert!(part == bytes[..MIB + 100_000], "what is sound of the file");
     drop(large);
     assert_eq!(read(reader.path("large")), Err(Some(Errno::IO.raw_os_error())), "what is not");
     reader.umount();

@@ -23,14 +23,14 @@ pub fn counted(count: usize, what: &str) -> String {
 
 /// `3 changes of 2 files (5.0 MiB) not published, 2 objects (8.0 MiB) not stored`.
 pub fn told(left: &Left, bytes: u64) -> String {
-    format!(
-        "{} of {} ({}) not published, {} ({}) not stored",
-        counted(left.changes, "change"),
-        counted(left.files, "file"),
-        show_size(left.unpublished_bytes),
-        counted(left.objects.len(), "object"),
-        show_size(bytes)
-    )
+    let published = (left.changes > 0).then(|| {
+        let (changes, files) = (counted(left.changes, "change"), counted(left.files, "file"));
+        format!("{changes} of {files} ({}) not published", show_size(left.unpublished_bytes))
+    });
+    let objects = left.objects.len();
+    let stored = (objects > 0).then(|| format!("{} ({}) not stored", counted(objects, "object"), show_size(bytes)));
+    let parts: Vec<String> = published.into_iter().chain(stored).collect();
+    if parts.is_empty() { "nothing but its session".into() } else { parts.join(", ") }
 }
 
 pub fn print(meta: &str, volume: &str, found: &[Found]) {
@@ -97,4 +97,20 @@ fn journal(meta: &str, found: &Found) -> Value {
         }
     }
     value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sluice_base::ObjectId;
+
+    #[test]
+    fn what_is_left_is_told_without_zeros() {
+        let mut left = Left::default();
+        assert_eq!(told(&left, 0), "nothing but its session");
+        left.objects.insert(ObjectId([1; 16]));
+        assert_eq!(told(&left, 2048), "1 object (2.00 KiB) not stored");
+        (left.changes, left.files, left.unpublished_bytes) = (3, 2, 1024);
+        assert_eq!(told(&left, 2048), "3 changes of 2 files (1.00 KiB) not published, 1 object (2.00 KiB) not stored");
+    }
 }

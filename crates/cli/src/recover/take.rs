@@ -99,7 +99,8 @@ impl Taking<'_> {
             work.with_context(|| format!("what was acked is still in {}; `{again}` tries again", dir.display()))?;
         let rest = self.drain(work, &reached, runtimes)?;
         if !rest.is_nothing() {
-            bail!("{} is left in {}: `{again}` goes on", told(&rest, 0), dir.display());
+            let (changes, objects) = (rest.changes, rest.objects.len());
+            bail!("{changes} changes and {objects} objects are left in {}: `{again}` goes on", dir.display());
         }
         kept::forget(&config.id, dir);
         out!("recovered  {}: all of it is published and stored", dir.display());
