@@ -14,7 +14,7 @@ use rustix::{
     mount::{UnmountFlags, unmount},
     process::{Pid, Signal, kill_process},
 };
-use sluice_tests::{Gateway, Mount, Ran, Server, Volume, needs_binary, wait_for};
+use sluice_tests::{Gateway, Mount, Ran, Server, Volume, needs_binary, shell, wait_for};
 
 use crate::{noise, read};
 
@@ -259,6 +259,31 @@ fn a_store_that_is_down() {
     let reader = server.try_mount("b", &["--cache", "none"]).unwrap();
     closed_are_there(&reader);
     assert!(fs::read(reader.path("open")).unwrap()[1..] == noise(4, MIB));
+    reader.umount();
+    is_sound_at_the_end(server);
+}
+
+/// To be survived: the server knows that objects are stored, and the journal does not, as when the process was killed between the two. Here
+/// it is a copy of the journal from before a recovery.
+#[test]
+fn objects_that_are_stored_by_now() {
+    needs_binary!();
+    let server = Server::new();
+    let mount = lazy_mount(&server, "a");
+    write_closed(&mount);
+    mount.kill9();
+    let a = journal(&server, "a");
+    let copy = format!("{a}.copy");
+    shell(Path::new("/"), &format!("cp -a --sparse=always {a} {copy}"));
+    recover(&server, &["--journal", &a]).ok();
+    fs::remove_dir_all(&a).unwrap();
+    fs::rename(&copy, &a).unwrap();
+    let ran = recover(&server, &["--journal", &a]).ok();
+    assert!(ran.stderr.contains("not stored") && ran.stdout.contains("recovered"), "{ran:#?}");
+    let again = recover(&server, &["--journal", &a]).ok();
+    assert!(again.stdout.contains("nothing to recover"), "{again:#?}");
+    let reader = server.try_mount("b", &["--cache", "none"]).unwrap();
+    closed_are_there(&reader);
     reader.umount();
     is_sound_at_the_end(server);
 }
