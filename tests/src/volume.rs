@@ -198,6 +198,8 @@ impl Volume {
     /// The binary with these arguments and this volume's environment, not started.
     pub fn command<S: AsRef<OsStr>>(&self, args: impl IntoIterator<Item = S>) -> Command {
         let mut command = Command::new(sluice_binary());
+        // Mounts note there where their journals are.
+        command.env("XDG_CACHE_HOME", self.scratch.path().join("home"));
         command.args(args).envs(self.env.iter().map(|(k, v)| (k, v)));
         command
     }

@@ -46,6 +46,21 @@ pub fn config_path(dir: &Path) -> PathBuf {
     dir.join("meta/volume.json")
 }
 
+/// Writes a file so that a crash leaves the old one or the new one.
+pub fn write_whole(path: &Path, text: &str) -> anyhow::Result<()> {
+    let parent = path.parent().expect("it has one");
+    let temporary = path.with_extension("tmp");
+    fs::create_dir_all(parent).with_context(|| format!("making {}", parent.display()))?;
+    let write = || {
+        let mut file = File::create(&temporary)?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&temporary, path)?;
+        File::open(parent)?.sync_all()
+    };
+    write().with_context(|| format!("writing {}", path.display()))
+}
+
 impl VolumeConfig {
     /// Parses the JSON; a newer version is refused before anything else is looked at.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
@@ -62,18 +77,7 @@ impl VolumeConfig {
 
     /// Writes the configuration so that a crash leaves the old one or the new one.
     pub fn save(&self, dir: &Path) -> anyhow::Result<()> {
-        let path = config_path(dir);
-        let parent = path.parent().expect("it has one");
-        let temporary = path.with_extension("tmp");
-        fs::create_dir_all(parent).with_context(|| format!("making {}", parent.display()))?;
-        let write = || {
-            let mut file = File::create(&temporary)?;
-            file.write_all(self.to_json().as_bytes())?;
-            file.sync_all()?;
-            fs::rename(&temporary, &path)?;
-            File::open(parent)?.sync_all()
-        };
-        write().with_context(|| format!("writing {}", path.display()))
+        write_whole(&config_path(dir), &self.to_json())
     }
 
     /// The JSON, as kept in the directory and in the store.

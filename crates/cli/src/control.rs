@@ -11,7 +11,7 @@ mod warm;
 pub use hand_over::{HeirCache, Served, Taken};
 pub use listen::{Asker, Socket};
 pub use node::NodeServer;
-pub use server::{Ending, Server};
+pub use server::{DrainWatch, Ending, Server, TELL_INTERVAL};
 
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};

@@ -48,7 +48,7 @@ pub fn run(args: &DrainArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Where the volume of a directory of this host is served.
-fn of_directory(dir: &Path) -> anyhow::Result<String> {
+pub fn of_directory(dir: &Path) -> anyhow::Result<String> {
     let mut server = None;
     if let Some(mut control) = Control::connect(dir)? {
         control.ask(Ask::Status, |told| {

@@ -1,7 +1,7 @@
 //! One process at a time owns a volume's directory, and one a cache's.
 
 use crate::{output::explained, units::quoted};
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use rustix::{
     fs::{FlockOperation, flock},
     thread::Timespec,
@@ -14,8 +14,11 @@ use std::{
     time::Duration,
 };
 
-/// How long to wait for a killed holder to be gone.
+/// How long to wait for others who mount at the same place.
 const ENDING_WAIT: Duration = Duration::from_secs(10);
+
+/// How long to wait for a lock whose holder is gone: it is being torn down, or somebody takes a look, which reads the journal twice.
+const LOOK_WAIT: Duration = Duration::from_secs(60);
 
 /// Whether the process that `holder` names ("pid 12: sluice up ...") is gone or on its way out (proc_pid_stat(5): PF_EXITING).
 fn is_ending(holder: &str) -> bool {
@@ -89,6 +92,12 @@ impl VolumeLock {
         Ok(Self { _cache: Some(lock_cache(dir)?), ..self })
     }
 
+    /// Takes the lock of the directory `dir` for a look, or tells who has it. Who wants it meanwhile waits for the look: the file goes on
+    /// naming the process before, which is gone.
+    pub fn look(dir: &Path) -> anyhow::Result<Result<Self, String>> {
+        Ok(acquire(dir)?.map(|file| Self { _file: file, _cache: None }))
+    }
+
     /// The process that holds the lock of `dir`, when one does.
     pub fn holder(dir: &Path) -> Option<String> {
         let path = dir.join("lock");
@@ -111,25 +120,7 @@ fn lock_cache(dir: &Path) -> anyhow::Result<File> {
 
 /// The lock file of `dir`, locked and with this process in it; or an error in the words of `in_use`.
 fn lock(dir: &Path, in_use: impl Fn(&str) -> String) -> anyhow::Result<File> {
-    let path = dir.join("lock");
-    let mut waited = Duration::ZERO;
-    let mut file = loop {
-        let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
-        let file = open.map_err(|error| explained(&format!("opening {}", path.display()), &error))?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            // A start that failed may have removed the file meanwhile: then this is nobody's lock.
-            Ok(()) if is_at(&file, &path) => break file,
-            Ok(()) => continue,
-            Err(rustix::io::Errno::WOULDBLOCK) => {}
-            Err(error) => return Err(error).with_context(|| format!("locking {}", path.display())),
-        }
-        let holder = fs::read_to_string(&path).unwrap_or_default().trim().to_string();
-        if waited >= ENDING_WAIT || !is_ending(&holder) {
-            bail!(in_use(if holder.is_empty() { "another process" } else { &holder }));
-        }
-        // Its last descriptor closes when the kernel has torn it down, which nothing can be awaited for.
-        waited += pause();
-    };
+    let mut file = acquire(dir)?.map_err(|holder| anyhow!(in_use(&holder)))?;
     let arguments: Vec<_> = std::env::args_os().map(|argument| argument.to_string_lossy().into_owned()).collect();
     let holder = format!("pid {}: {}\n", std::process::id(), arguments.join(" "));
     let mut write = || {
@@ -137,6 +128,29 @@ fn lock(dir: &Path, in_use: impl Fn(&str) -> String) -> anyhow::Result<File> {
         file.rewind()?;
         file.write_all(holder.as_bytes())
     };
-    write().map_err(|error| explained(&format!("writing {}", path.display()), &error))?;
+    write().map_err(|error| explained(&format!("writing {}", dir.join("lock").display()), &error))?;
     Ok(file)
+}
+
+/// The lock file of `dir`, locked; or who holds it.
+fn acquire(dir: &Path) -> anyhow::Result<Result<File, String>> {
+    let path = dir.join("lock");
+    let mut waited = Duration::ZERO;
+    loop {
+        let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&path);
+        let file = open.map_err(|error| explained(&format!("opening {}", path.display()), &error))?;
+        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            // A start that failed may have removed the file meanwhile: then this is nobody's lock.
+            Ok(()) if is_at(&file, &path) => return Ok(Ok(file)),
+            Ok(()) => continue,
+            Err(rustix::io::Errno::WOULDBLOCK) => {}
+            Err(error) => return Err(error).with_context(|| format!("locking {}", path.display())),
+        }
+        let holder = fs::read_to_string(&path).unwrap_or_default().trim().to_string();
+        if waited >= LOOK_WAIT || !is_ending(&holder) {
+            return Ok(Err(if holder.is_empty() { "another process".into() } else { holder }));
+        }
+        // Its last descriptor closes when the kernel has torn it down, which nothing can be awaited for.
+        waited += pause();
+    }
 }

@@ -19,9 +19,10 @@ mod metrics;
 mod mount;
 mod mounts;
 mod output;
+mod progress;
 mod reach;
 mod reading;
-mod rebuild;
+mod recover;
 mod running;
 mod scrub;
 mod serve;
@@ -61,6 +62,7 @@ enum Command {
     Mount(mount::MountArgs),
     Umount(umount::UmountArgs),
     Status(status::StatusArgs),
+    Recover(recover::RecoverArgs),
     Drain(drain::DrainArgs),
     Format(format::FormatArgs),
     Fsck(fsck::FsckArgs),
@@ -69,7 +71,6 @@ enum Command {
     Scrub(scrub::ScrubArgs),
     Warmup(warmup::WarmupArgs),
     Evict(evict::EvictArgs),
-    Recover(rebuild::RecoverArgs),
     // Started by mounts alone.
     #[command(hide = true)]
     Guard(guard::GuardArgs),
@@ -88,6 +89,7 @@ fn main() -> ExitCode {
         Command::Mount(args) => mount::run(&args),
         Command::Umount(args) => umount::run(&args),
         Command::Status(args) => status::run(&args),
+        Command::Recover(args) => recover::run(&args),
         Command::Drain(args) => drain::run(&args),
         Command::Format(args) => format::run(&args),
         Command::Fsck(args) => fsck::run(&args),
@@ -96,7 +98,6 @@ fn main() -> ExitCode {
         Command::Scrub(args) => scrub::run(&args),
         Command::Warmup(args) => warmup::run(&args),
         Command::Evict(args) => evict::run(&args),
-        Command::Recover(args) => rebuild::run(&args.meta, &args.from_store, args.json),
         Command::Guard(args) => guard::run(&args),
     };
     let status = result.unwrap_or_else(|error| {

@@ -1,13 +1,16 @@
 //! `sluice mount`: a volume that another host serves.
 
 mod alone;
+pub mod kept;
 mod kernel;
+pub mod open;
 mod serve;
 mod takeover;
 
 use crate::{detach, metrics::MetricsArgs, reading::ReadingArgs, scrub::ScrubRate, units, up};
 use anyhow::{Context, anyhow, bail};
 use clap::builder::ValueParser;
+use open::Runtimes;
 use sluice_base::crc::crc32c;
 use std::{
     env, fs,
@@ -65,9 +68,6 @@ pub struct MountArgs {
     pub scrub: ScrubRate,
 }
 
-/// Threads that wait for the server at once.
-const WAITING_MAX: usize = 128;
-
 /// Where a mount keeps what is its own.
 struct Place {
     state: PathBuf,
@@ -93,21 +93,9 @@ pub fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
         return detach::run_detached(&place.state.join("log"));
     }
     up::place::check_device()?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .max_blocking_threads(WAITING_MAX)
-        .thread_name("sluice-io")
-        .enable_all()
-        .build()?;
-    // What comes from the server is handed on by one thread: where there are several, each frame wakes another one in vain.
-    let lanes = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .thread_name("sluice-lane")
-        .enable_all()
-        .build()?;
-    let result = serve::serve(args, &place, &mountpoint, &runtime, &lanes);
-    runtime.shutdown_timeout(Duration::from_secs(1));
-    lanes.shutdown_timeout(Duration::from_secs(1));
+    let runtimes = Runtimes::start()?;
+    let result = serve::serve(args, &place, &mountpoint, &runtimes);
+    runtimes.shut_down();
     result
 }
 
@@ -137,12 +125,17 @@ fn place(args: &MountArgs, mountpoint: &Path) -> anyhow::Result<Place> {
 
 /// A directory of this server and mount point alone.
 fn default_state(meta: &str, mountpoint: &Path) -> anyhow::Result<PathBuf> {
-    let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
-    let base = env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
-    let base = base.ok_or_else(|| anyhow!("neither XDG_CACHE_HOME nor HOME is set: say --journal DIR:SIZE"))?;
+    let base =
+        default_base().ok_or_else(|| anyhow!("neither XDG_CACHE_HOME nor HOME is set: say --journal DIR:SIZE"))?;
     let name = format!("{meta} {}", mountpoint.display());
     let last = mountpoint.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    Ok(base.join("sluice").join(format!("{last}-{:08x}", crc32c(name.as_bytes()))))
+    Ok(base.join(format!("{last}-{:08x}", crc32c(name.as_bytes()))))
+}
+
+/// Where this user's mounts keep what is their own, unless they are told otherwise.
+pub fn default_base() -> Option<PathBuf> {
+    let home = || env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    Some(env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home)?.join("sluice"))
 }
 
 /// As a peer's name may be.

@@ -29,7 +29,8 @@ const SERVER_TIME: Duration = Duration::from_secs(3);
 ///
 /// Of a served volume also its nodes and its sessions: each mount has one. `live` has a lease, which goes on with every request;
 /// `grace` was not heard of since the server was restarted; `expired` has lost its lease and may come back. `not stored` are bytes
-/// that a mount has acked and that only its own journal has: do not delete that before they are gone from here.
+/// that a mount has acked and that only its own journal has: do not delete that before they are gone from here. When such a mount does not
+/// come back, `sluice recover` on its host stores them.
 ///
 /// A node's hit rate is the share of reads that its cache answered; `draining` places nothing more with it.
 ///
@@ -53,7 +54,7 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
             out!("{}", serde_json::to_string_pretty(&status).context("printing")?);
         } else {
             print(None, &status);
-            served::print(&status);
+            served::print(&status, Some(meta));
         }
         return Ok(ExitCode::SUCCESS);
     }
@@ -86,7 +87,7 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
         out!("server     {trouble}");
     }
     let served = &status["served"];
-    served::print(if served.is_object() { served } else { &status });
+    served::print(if served.is_object() { served } else { &status }, status["server"].as_str());
     Ok(ExitCode::SUCCESS)
 }
 

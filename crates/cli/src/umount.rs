@@ -4,15 +4,15 @@ use crate::{
     control::{Ask, Control, Told},
     mounts::{self, Found},
     output::note,
+    progress::Progress,
     units::{self, quoted},
 };
 use anyhow::{Context, bail};
-use indicatif::ProgressBar;
 use rustix::{
     event::{PollFd, PollFlags, poll},
     process::{Pid, PidfdFlags, pidfd_open},
 };
-use std::{io::IsTerminal, path::PathBuf, process::ExitCode};
+use std::{path::PathBuf, process::ExitCode};
 
 /// Store everything and unmount
 ///
@@ -51,7 +51,12 @@ pub fn run(args: &UmountArgs) -> anyhow::Result<ExitCode> {
 fn take_away(Found { at, dir, server }: &Found) -> anyhow::Result<()> {
     sluice_fuse::unmount(at, true).with_context(|| format!("unmounting {}", at.display()))?;
     let next = match server {
-        Some(server) => format!("`sluice mount {server} {}` with that journal", quoted(at)),
+        Some(server) => format!(
+            "`sluice mount {server} {}` with that journal, or `sluice recover {} --journal {}`,",
+            quoted(at),
+            quoted(server),
+            quoted(dir)
+        ),
         None => "`sluice up`".into(),
     };
     note!(
@@ -72,42 +77,9 @@ fn ask(mut control: Control, lazy: bool) -> anyhow::Result<()> {
         }
         Ok(true)
     })?;
-    progress.bar.finish_and_clear();
+    progress.finish();
     if let Some(Ok(process)) = process {
         poll(&mut [PollFd::new(&process, PollFlags::IN)], None).context("waiting for the mount's process")?;
     }
     Ok(())
-}
-
-/// A moving line on a terminal; elsewhere a line at the first trouble and again from time to time.
-struct Progress {
-    bar: ProgressBar,
-    is_terminal: bool,
-    until_line: u32,
-}
-
-impl Progress {
-    /// Answers between two lines of trouble: a minute, at three a second.
-    const LINE_ANSWERS: u32 = 200;
-
-    fn new() -> Self {
-        let is_terminal = std::io::stderr().is_terminal();
-        let bar = if is_terminal { ProgressBar::new_spinner() } else { ProgressBar::hidden() };
-        Self { bar, is_terminal, until_line: 0 }
-    }
-
-    fn show(&mut self, text: &str, trouble: Option<String>) {
-        self.until_line = self.until_line.saturating_sub(1);
-        let Some(trouble) = trouble else {
-            self.bar.set_message(text.to_string());
-            self.bar.tick();
-            return;
-        };
-        self.bar.set_message(format!("{text} ({trouble})"));
-        self.bar.tick();
-        if !self.is_terminal && self.until_line == 0 {
-            note!("{text}; {trouble}");
-            self.until_line = Self::LINE_ANSWERS;
-        }
-    }
 }

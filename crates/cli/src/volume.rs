@@ -18,7 +18,7 @@ use sluice_object::{AwsSettings, Store, StoreError, StoreOptions, VOLUME_MARKER}
 use sluice_run::collections::HashSet;
 use sluice_ship::Tee;
 use sluice_store::{Cache, CacheOptions};
-use sluice_vfs::{CacheSync, MEMORY_BYTES, Recovered, idle_bytes, unstored};
+use sluice_vfs::{CacheSync, MEMORY_BYTES, Recovered, idle_bytes, remote::Left, unstored};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -51,6 +51,11 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
+    /// Where the cache is, if there is to be one.
+    pub fn cache(&self, dir: &Path) -> Option<PathBuf> {
+        (self.cache_bytes > 0).then(|| self.cache_path(dir))
+    }
+
     fn cache_path(&self, dir: &Path) -> PathBuf {
         self.cache_dir.clone().unwrap_or_else(|| dir.join("cache"))
     }
@@ -236,19 +241,41 @@ pub fn replay(
     tee: Option<Arc<Tee>>,
     wanted: impl FnOnce(&Arc<MetaStore>) -> anyhow::Result<HashSet<ObjectId>>,
 ) -> anyhow::Result<Replayed> {
-    let tables = LsmTables::open(&dir.join("meta/tables"), LsmOptions::default());
-    let damaged =
-        || format!("the metadata in {}/meta cannot be opened; restore meta/ and journal/ from a copy", dir.display());
-    let tables = Arc::new(tables.with_context(damaged)?);
     let kept = Kept {
         disk: Arc::new(RealDisk),
-        tables,
+        tables: open_tables(dir)?,
         cache: open_cache(dir, id, options, clock)?,
         journal: journal_options(dir, id, options.journal_bytes, Seq(1)),
         metadata_only: options.metadata_only,
         tee,
     };
     Replayed::open(kept, dir, wanted)
+}
+
+/// What a mount of a served volume has left in `dir`, and the bytes of the objects among it. Nobody else may use `dir` meanwhile.
+pub fn look(dir: &Path, id: VolumeId) -> anyhow::Result<(Left, u64)> {
+    let bytes = journal_bytes_at_least(dir);
+    sluice_join::look(Arc::new(RealDisk), open_tables(dir)?, journal_options(dir, id, bytes, Seq(1)), dir)
+}
+
+/// Room for the journal in `dir` as it is, and for what is written to end with it.
+pub fn journal_bytes_at_least(dir: &Path) -> u64 {
+    /// Some 200,000 small transactions.
+    const FURTHER_BYTES: u64 = 128 << 20;
+    bytes_in(&dir.join("journal")) + FURTHER_BYTES
+}
+
+/// Length of all files in a directory.
+pub fn bytes_in(dir: &Path) -> u64 {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.filter_map(|entry| entry.metadata().ok()).filter(|meta| meta.is_file()).map(|meta| meta.len()).sum()
+}
+
+fn open_tables(dir: &Path) -> anyhow::Result<Arc<LsmTables>> {
+    let tables = LsmTables::open(&dir.join("meta/tables"), LsmOptions::default());
+    let damaged =
+        || format!("the metadata in {}/meta cannot be opened; restore meta/ and journal/ from a copy", dir.display());
+    Ok(Arc::new(tables.with_context(damaged)?))
 }
 
 fn open_cache(

@@ -7,7 +7,7 @@ use sluice_meta::store::{Log, MemoryLog, MetaStore, Options, Record, Tables, rep
 use sluice_run::collections::HashSet;
 use sluice_ship::{Tee, TeeLog};
 use sluice_store::Cache;
-use sluice_vfs::{CacheSync, JournalLog, Recovered, Replay};
+use sluice_vfs::{CacheSync, DataNote, JournalLog, Recovered, Replay, remote::Left};
 use std::{path::Path, sync::Arc, time::Duration};
 
 /// What is replayed.
@@ -52,28 +52,14 @@ impl Replayed {
         wanted: impl FnOnce(&Arc<MetaStore>) -> anyhow::Result<HashSet<ObjectId>>,
     ) -> anyhow::Result<Self> {
         let Kept { disk, tables, cache, journal, metadata_only, tee } = kept;
-        // First the metadata of every record, then, when it is known which objects are not stored yet, their data.
-        let first_seq = Seq(tables.persisted().0 + 1);
         let boot_id = journal.boot_id;
-        let journal_options = JournalOptions { needed_from: Some(first_seq), first_seq, ..journal };
-        let mut apply = |seq, record: &[u8]| {
-            tee.iter().for_each(|tee| tee.push(seq, record));
-            replay(&*tables, seq, record, &mut |_, _, _| {})
-                .map_err(|error| JournalError::Replay { seq, source: error.into() })
-        };
-        let (journal, found) = Journal::open(disk.clone(), journal_options.clone(), &mut apply)?;
-        check_last(dir, found.last_seq, tables.persisted())?;
-        drop(journal);
-        let log = Arc::new(MemoryLog::default());
-        let view = Arc::new(MetaStore::new(tables.clone(), log, found.last_seq, Options::default()));
+        // First the metadata of every record, then, when it is known which objects are not stored yet, their data.
+        let push = |seq, record: &[u8]| tee.iter().for_each(|tee| tee.push(seq, record));
+        let (view, journal_options, last_seq) = applied(&disk, &tables, journal, dir, push)?;
         let mut data = Replay::new(wanted(&view)?, cache.as_deref());
-        let mut restore = |seq, record: &[u8]| {
-            let parsed = Record::parse(record);
-            let parsed = parsed.map_err(|error| JournalError::Replay { seq, source: error.into() })?;
-            parsed.attachments().iter().for_each(|(header, bytes)| data.attachment(seq, header, bytes));
-            Ok(())
-        };
+        let mut restore = each_attachment(|seq, header: &[u8], bytes: &[u8]| data.attachment(seq, header, bytes));
         let (journal, _) = Journal::open(disk, journal_options, &mut restore)?;
+        drop(restore);
         let recovered = data.finish();
         if !metadata_only {
             check_cached(dir, &recovered)?;
@@ -86,8 +72,59 @@ impl Replayed {
         if let Some(tee) = tee {
             log = Arc::new(TeeLog::new(log, tee));
         }
-        let store = Arc::new(MetaStore::new(tables, log, found.last_seq, Options::default()));
+        let store = Arc::new(MetaStore::new(tables, log, last_seq, Options::default()));
         Ok(Self { store, journal, committer, cache, cache_sync, recovered, boot_id })
+    }
+}
+
+/// Looks at what a mount's directory has for others, without taking anything up: what is left, and the bytes of the objects among it.
+pub fn look(
+    disk: Arc<dyn Disk>,
+    tables: Arc<dyn Tables>,
+    journal: JournalOptions,
+    dir: &Path,
+) -> anyhow::Result<(Left, u64)> {
+    let (view, options, _) = applied(&disk, &tables, journal, dir, |_, _| {})?;
+    let (left, mut bytes) = (Left::of(&view)?, 0);
+    if !left.objects.is_empty() {
+        let mut count = each_attachment(|_, header: &[u8], _: &[u8]| {
+            let note = DataNote::decode(header).filter(|note| left.objects.contains(&note.object));
+            bytes += note.map_or(0, |note| u64::from(note.len));
+        });
+        Journal::open(disk, options, &mut count)?;
+    }
+    Ok((left, bytes))
+}
+
+/// Brings `tables` up to the end of the journal, of which `each` hears every record; a view of them then, with what opens the journal once more, and its last record.
+fn applied(
+    disk: &Arc<dyn Disk>,
+    tables: &Arc<dyn Tables>,
+    journal: JournalOptions,
+    dir: &Path,
+    each: impl Fn(Seq, &[u8]),
+) -> anyhow::Result<(Arc<MetaStore>, JournalOptions, Seq)> {
+    let first_seq = Seq(tables.persisted().0 + 1);
+    let options = JournalOptions { needed_from: Some(first_seq), first_seq, ..journal };
+    let mut apply = |seq, record: &[u8]| {
+        each(seq, record);
+        replay(&**tables, seq, record, &mut |_, _, _| {})
+            .map_err(|error| JournalError::Replay { seq, source: error.into() })
+    };
+    let (_, found) = Journal::open(disk.clone(), options.clone(), &mut apply)?;
+    check_last(dir, found.last_seq, tables.persisted())?;
+    let log = Arc::new(MemoryLog::default());
+    let view = Arc::new(MetaStore::new(tables.clone(), log, found.last_seq, Options::default()));
+    Ok((view, options, found.last_seq))
+}
+
+/// Hands each attachment of each record on.
+fn each_attachment(mut each: impl FnMut(Seq, &[u8], &[u8])) -> impl FnMut(Seq, &[u8]) -> Result<(), JournalError> {
+    move |seq, record| {
+        let parsed = Record::parse(record);
+        let parsed = parsed.map_err(|error| JournalError::Replay { seq, source: error.into() })?;
+        parsed.attachments().iter().for_each(|(header, bytes)| each(seq, header, bytes));
+        Ok(())
     }
 }
 

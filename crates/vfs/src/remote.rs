@@ -10,6 +10,7 @@ mod cache;
 mod calls;
 mod doubt;
 mod hand_over;
+mod left;
 mod locks;
 mod lost;
 mod metadata;
@@ -20,6 +21,7 @@ mod session;
 
 pub use calls::{Link, LinkError, Session};
 pub use hand_over::{KnownNames, SessionState, Silent};
+pub use left::Left;
 pub use locks::{BookState, LockCall, LockedHandle, OnLocked};
 pub use lost::Losses;
 pub use publish::unstored;

@@ -7,7 +7,7 @@ use crate::{
 };
 use bytes::Bytes;
 use sluice_base::{ObjectId, Seq, limits::SEGMENT_BYTES};
-use sluice_meta::records::ObjectState;
+use sluice_meta::records::{ObjectRecord, ObjectState};
 use sluice_object::StoreError;
 use sluice_run::Bug;
 use sluice_run::collections::HashSet;
@@ -120,8 +120,12 @@ impl Vfs {
             self.settle(object, false);
             return Ok(());
         }
-        if record.is_none_or(|record| record.state != ObjectState::Stored) {
-            self.store_object(object, unread).await?;
+        match record.filter(|record| record.state == ObjectState::Stored) {
+            // A process before this one told the server, and was killed before it noted that itself.
+            Some(ObjectRecord { segments, stored_bytes, .. }) => {
+                self.ask(object, move |metadata, id| metadata.object_stored(id, segments, stored_bytes)).await?;
+            }
+            None => self.store_object(object, unread).await?,
         }
         drop(permit);
         // The journal may lose the data only when what says that it is stored cannot be lost.

@@ -6,6 +6,7 @@ mod crowd;
 mod ends;
 mod killed;
 mod mistakes;
+mod recover;
 mod server;
 mod sharing;
 

@@ -1,6 +1,9 @@
 //! The mount's end of the socket: answers `status` and `umount`.
 
+mod drain_watch;
 mod overview;
+
+pub use drain_watch::{DrainWatch, TELL_INTERVAL};
 
 use super::{
     Ask, Told, hand_over,
@@ -17,14 +20,8 @@ use sluice_vfs::{Vfs, Warmup};
 use std::{
     path::{Path, PathBuf},
     sync::{Arc, Weak},
-    time::Duration,
 };
 use tokio::sync::{mpsc, watch};
-
-/// Between two lines to one who waits for the end.
-const TELL_INTERVAL: Duration = Duration::from_millis(300);
-/// Lines without anything stored before that is called trouble: 3 s.
-const STALLED_TELLS: u32 = 10;
 
 /// That the process is to end, and that it ends without what it should have done before.
 #[derive(Default)]
@@ -131,12 +128,10 @@ impl Server {
     }
 
     async fn tell_of_the_drain(&self, asker: &mut Asker, mut drained: watch::Receiver<()>) -> anyhow::Result<()> {
-        let (mut least, mut stalled) = (u64::MAX, 0);
+        let mut watch = DrainWatch::default();
         loop {
-            let (objects, bytes) = self.vfs.dirty_totals();
-            stalled = if bytes < least { 0 } else { stalled + 1 };
-            least = least.min(bytes);
-            let trouble = self.trouble(stalled);
+            let (objects, bytes) = watch.look(&self.vfs);
+            let trouble = self.trouble(&watch);
             asker.tell(&Told::Draining { objects, bytes, trouble }).await?;
             if tokio::time::timeout(TELL_INTERVAL, drained.changed()).await.is_ok() {
                 return Ok(());
@@ -145,25 +140,14 @@ impl Server {
     }
 
     /// Why it takes long, when it does.
-    fn trouble(&self, stalled_tells: u32) -> Option<String> {
+    fn trouble(&self, watch: &DrainWatch) -> Option<String> {
         if let Some(trouble) = self.vfs.namespace().trouble() {
             return Some(trouble);
         }
         if self.mount.as_ref().is_some_and(|(mount, _)| !mount.is_over()) {
-            return (stalled_tells > 1).then(|| "programs have files open".into());
+            return (watch.stalled() > 1).then(|| "programs have files open".into());
         }
-        if stalled_tells < STALLED_TELLS {
-            return None;
-        }
-        let mut text = format!("nothing was stored for {} s", (TELL_INTERVAL * stalled_tells).as_secs());
-        if let Ok(status) = self.vfs.status() {
-            let (failed, retries) = (status.upload_errors, status.store.retries);
-            text += &format!("; {failed} uploads failed and {retries} requests were repeated since the start");
-        }
-        if let Some(warning) = output::last_warning() {
-            text += &format!("; the last warning: {warning}");
-        }
-        Some(text)
+        watch.trouble(&self.vfs)
     }
 
     fn unmount(&self, lazy: bool) -> anyhow::Result<()> {

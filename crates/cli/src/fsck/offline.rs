@@ -4,7 +4,10 @@ use super::report::Item;
 use crate::{
     directory,
     lock::VolumeLock,
-    volume::{OpenOptions, Volume, begin_journal, is_corrupt_journal, is_missing_journal, journal_repair_options},
+    volume::{
+        OpenOptions, Volume, begin_journal, bytes_in, is_corrupt_journal, is_missing_journal, journal_bytes_at_least,
+        journal_repair_options,
+    },
 };
 use anyhow::{Context, anyhow, bail};
 use sluice_base::{Seq, disk::RealDisk};
@@ -15,27 +18,15 @@ use sluice_meta::{
 };
 use std::{fs, path::Path, sync::Arc};
 
-/// Room in the journal for what a repair writes, beyond what is there: some 200,000 small transactions.
-const REPAIR_BYTES: u64 = 128 << 20;
 /// Smallest cache that unstored data is looked for with, when there is none.
 const CACHE_BYTES: u64 = 1 << 30;
-
-/// Length of all files in a directory.
-fn bytes_in(dir: &Path) -> u64 {
-    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.metadata().ok()).filter(|meta| meta.is_file()).map(|meta| meta.len()).sum()
-}
-
-fn journal_bytes(dir: &Path) -> u64 {
-    bytes_in(&dir.join("journal")) + REPAIR_BYTES
-}
 
 /// Opens the volume without its cache, with its lock held. A damaged journal is a finding, as is a missing one; `repair` cuts
 /// it at the damage, or begins an empty one. `None` when it stays as it is.
 pub fn open_for_repair(dir: &Path, repair: bool, items: &mut Vec<Item>) -> anyhow::Result<Option<Volume>> {
     let options = OpenOptions {
         cache_bytes: 0,
-        journal_bytes: journal_bytes(dir),
+        journal_bytes: journal_bytes_at_least(dir),
         metadata_only: true,
         ..OpenOptions::default()
     };
@@ -67,7 +58,7 @@ fn new_journal(dir: &Path) -> anyhow::Result<String> {
 fn cut_journal(dir: &Path) -> anyhow::Result<String> {
     let config = directory::load(dir)?.ok_or_else(|| anyhow!("{} holds no volume", dir.display()))?;
     let _lock = VolumeLock::take(dir)?;
-    let options = journal_repair_options(dir, &config, journal_bytes(dir))?;
+    let options = journal_repair_options(dir, &config, journal_bytes_at_least(dir))?;
     let report = Journal::truncate_at_corruption(Arc::new(RealDisk), options.clone())?;
     let Some(from) = report.dropped_from else {
         bail!("the journal of {} is sound after all; run fsck again", dir.display())
@@ -115,8 +106,10 @@ fn set_aside(dir: &Path) -> anyhow::Result<std::path::PathBuf> {
 /// Looks for the data of objects that are not stored yet, as a start of the volume does.
 pub fn unstored(dir: &Path) -> anyhow::Result<Option<Item>> {
     let cache_bytes = bytes_in(&dir.join("cache")).max(CACHE_BYTES);
-    let volume =
-        Volume::open(dir, &OpenOptions { cache_bytes, journal_bytes: journal_bytes(dir), ..OpenOptions::default() })?;
+    let volume = Volume::open(
+        dir,
+        &OpenOptions { cache_bytes, journal_bytes: journal_bytes_at_least(dir), ..OpenOptions::default() },
+    )?;
     let damaged = volume.recovered.damaged_segments;
     Ok((damaged > 0).then(|| {
         let text = format!(

@@ -59,8 +59,10 @@ impl Alone {
 
     async fn end(&self, why: &str) {
         let text = format!(
-            "{why}: the mount ends without it. What was acked is in {}; mount again with the same --journal to publish it",
-            self.journal
+            "{why}: the mount ends without it. What was acked is in {}; mount again with the same --journal to publish it, or say \
+             `{}`",
+            self.journal,
+            crate::recover::command(&self.server, std::path::Path::new(&self.journal))
         );
         note!("{text}");
         self.ending.given_up.send_replace(Some(text));

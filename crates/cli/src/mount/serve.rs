@@ -1,6 +1,13 @@
 //! From the server's first word to the end of the mount.
 
-use super::{MountArgs, Place, alone::Alone, hostname, kernel::MountKernel, printable, takeover};
+use super::{
+    MountArgs, Place,
+    alone::Alone,
+    kept::{self, Record},
+    kernel::MountKernel,
+    open::{AtWork, Inherited, Opening, Reached, Runtimes},
+    takeover,
+};
 use crate::{
     config::VolumeConfig,
     control::{Ending, Served, Server, Socket, Taken},
@@ -9,38 +16,23 @@ use crate::{
     lock::VolumeLock,
     metrics::{Lease, Metrics, Probe, VolumeSource},
     output::note,
-    reach::{START_TIME, addresses, reach, told_config},
-    running::{Running, available, until_the_end},
+    recover,
+    running::{available, until_the_end},
+    takeover::are_one,
+    units::quoted,
     volume::{self, OpenOptions},
 };
 use anyhow::{Context, bail};
-use sluice_base::{Clock, OsEntropy, SessionId, SystemClock};
+use sluice_base::SystemClock;
 use sluice_fuse::{LeftMount, ServeOptions, Session};
-use sluice_join::{Callbacks, KEEP_INTERVAL, NetLink, NodesByThread, Peers, Replayed, Reporter, Work, keep};
-use sluice_net::{Client, ClientOptions};
-use sluice_node::GroupOptions;
+use sluice_join::{KEEP_INTERVAL, Reporter, keep};
 use sluice_run::task;
-use sluice_vfs::{
-    Parts, Settings,
-    remote::{self, Remote},
-};
-use sluice_wire::{Hello, LaneClass, PeerKind};
 use std::{fs, path::Path, process::ExitCode, sync::Arc, time::Duration};
 use tokio::{runtime::Runtime, sync::watch};
 
-/// The volume's server, which has let this process in.
-struct Reached {
-    client: Arc<Client>,
-    callbacks: Arc<Callbacks>,
-    config: VolumeConfig,
-    clock: Arc<dyn Clock>,
-}
-
-/// A mount's own part of the volume, at work.
+/// A mount's own part of the volume at work, with what speaks of it.
 struct Opened {
-    running: Running,
-    metadata: Arc<Remote>,
-    session: SessionId,
+    work: AtWork,
     socket: Socket,
     metrics: Metrics,
     probe: Probe,
@@ -55,14 +47,8 @@ struct Mounted {
 }
 
 /// Mounts, or goes on with a mount, and serves it to its end.
-pub fn serve(
-    args: &MountArgs,
-    place: &Place,
-    mountpoint: &Path,
-    runtime: &Runtime,
-    lanes: &Runtime,
-) -> anyhow::Result<ExitCode> {
-    let dir = &place.state;
+pub fn serve(args: &MountArgs, place: &Place, mountpoint: &Path, runtimes: &Runtimes) -> anyhow::Result<ExitCode> {
+    let (dir, runtime) = (&place.state, &runtimes.io);
     fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
     let (lock, metrics) = if args.takeover {
         // Somebody else's yet.
@@ -70,13 +56,14 @@ pub fn serve(
     } else {
         (Some(place.options(args).lock(dir)?), Some(runtime.block_on(args.metrics.listen())?))
     };
-    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-    let callbacks = Arc::new(Callbacks::default());
-    let client = Arc::new(lanes.block_on(connect(args, mountpoint, &callbacks, &clock))?);
-    let config = runtime.block_on(told_config(&client, &args.meta))?;
-    remember(dir, &config)?;
-    runtime.block_on(volume::check_store(&config, dir))?;
-    let reached = Reached { client, callbacks, config, clock };
+    let reached = Reached::connect(&args.meta, &mountpoint.display().to_string(), runtimes)?;
+    remember(dir, &reached.config)?;
+    if !args.takeover {
+        place.check_cache(args, &reached.config)?;
+        recover::warn_of_others(&args.meta, &reached.config, dir);
+    }
+    kept::note(dir, &reached.config, &place.record(args, mountpoint));
+    runtime.block_on(volume::check_store(&reached.config, dir))?;
     let mounted = match lock.zip(metrics) {
         Some((lock, metrics)) => begin(args, place, mountpoint, runtime, &reached, lock, metrics, None)?,
         None => {
@@ -94,6 +81,34 @@ pub fn serve(
 }
 
 impl Place {
+    /// For who recovers what this mount may leave.
+    fn record(&self, args: &MountArgs, mountpoint: &Path) -> Record {
+        let cache = self.options(args).cache(&self.state);
+        let (cache_bytes, journal_bytes) = (self.cache_bytes, self.journal_bytes);
+        Record { server: args.meta.clone(), mountpoint: mountpoint.to_path_buf(), cache, cache_bytes, journal_bytes }
+    }
+
+    /// What is not stored yet may lie in the cache that the last mount with this journal had.
+    fn check_cache(&self, args: &MountArgs, config: &VolumeConfig) -> anyhow::Result<()> {
+        let dir = &self.state;
+        let before = Record::load(dir).and_then(|record| record.cache);
+        let Some(before) = before.filter(|before| before.is_dir()) else { return Ok(()) };
+        if self.options(args).cache(dir).is_some_and(|cache| are_one(&cache, &before)) {
+            return Ok(());
+        }
+        if !volume::look(dir, config.id()?)?.0.objects.is_empty() {
+            bail!(
+                "what {} has and the store does not may lie in the cache {}: mount with --cache {}:SIZE, or `sluice recover {} --journal {}` first",
+                dir.display(),
+                before.display(),
+                quoted(&before),
+                quoted(&args.meta),
+                quoted(dir)
+            );
+        }
+        Ok(())
+    }
+
     fn options(&self, args: &MountArgs) -> OpenOptions {
         OpenOptions {
             cache_bytes: self.cache_bytes,
@@ -128,14 +143,11 @@ fn begin(
     match enter(args, place, mountpoint, runtime, reached, &opened, left) {
         Ok((mount, has_ended)) => Ok(Mounted { opened, mount, has_ended }),
         Err(error) => {
-            end(opened.running, &opened.metadata)?;
+            opened.work.end()?;
             Err(error)
         }
     }
 }
-
-/// What programs have open, and the session of the process that has served the mount.
-type Inherited = (sluice_vfs::OpenState, remote::SessionState);
 
 #[allow(clippy::too_many_arguments, reason = "the parts of one mount")]
 fn open(
@@ -146,51 +158,22 @@ fn open(
     mountpoint: &Path,
     lock: VolumeLock,
     metrics: Metrics,
-    taken: Option<Inherited>,
+    inherited: Option<Inherited>,
 ) -> anyhow::Result<Opened> {
-    let (dir, Reached { client, config, clock, .. }) = (&place.state, reached);
-    let options = place.options(args);
-    let replayed = volume::replay(dir, config.id()?, &options, clock.clone(), None, |own| Ok(remote::unstored(own)?))?;
-    let link = Arc::new(NetLink::new(client.clone(), task::handle(runtime.handle())));
-    let (own, boot) = (replayed.store.clone(), replayed.boot_id);
-    let (inherited, session, metadata) = match taken {
-        Some((inherited, state)) => (inherited, state.session, Remote::inherit(link, state, own, clock.clone(), boot)?),
-        None => {
-            let name = format!("{}:{}", hostname(), mountpoint.display());
-            let session = remote::take_up(&*link, &own, name.as_bytes(), &OsEntropy)?;
-            (Default::default(), session.id, Remote::new(link, session, own, clock.clone(), boot)?)
-        }
-    };
-    let metadata = Arc::new(metadata);
-    let name = printable(&format!("{}:{}", hostname(), std::process::id()));
-    let hello =
-        Hello { peer: PeerKind::Mount, lane: LaneClass::Small, volume: Some(config.id()?), session: None, name };
-    let (entropy, handle) = (Arc::new(OsEntropy), task::handle(runtime.handle()));
-    let store = volume::open_store_of_mount(config, dir, args.memory)?;
-    let options = GroupOptions { pages: store.pages().clone(), ..GroupOptions::new(hello.clone()) };
-    let group = sluice_join::group::follow(client, options, clock, entropy, &handle);
-    let parts = Parts {
-        namespace: metadata.clone(),
-        journal: replayed.journal.clone(),
-        committer: replayed.committer.clone(),
-        cache: replayed.cache.clone(),
-        store: Arc::new(store),
-        clock: clock.clone(),
-        entropy: Arc::new(OsEntropy),
-        session,
-        others: Some(Arc::new(Peers(client.clone()))),
-        group: Some(Arc::new(NodesByThread::new(group, hello, clock.clone()))),
-        runtime: task::handle(runtime.handle()),
-    };
-    let settings =
-        Settings { upload_delay: args.upload_delay, memory_bytes: args.memory, inherited, ..Settings::default() };
-    let Replayed { store: own, cache_sync, recovered, .. } = replayed;
-    let running = Running::new(Work::start(parts, settings, recovered, own, cache_sync)?, lock);
-    args.scrub.start(running.vfs.cache());
+    let (dir, Reached { config, clock, .. }) = (&place.state, reached);
+    let name = mountpoint.display().to_string();
+    let (options, upload_delay) = (place.options(args), args.upload_delay);
+    let work = AtWork::begin(
+        Opening { dir, options, upload_delay, name: &name, takes_damaged: true, inherited },
+        reached,
+        runtime,
+        lock,
+    )?;
+    args.scrub.start(work.running.vfs.cache());
     // What can fail is done before the mount.
     let (socket, probe) = (Socket::bind(dir)?, Probe::new(config, dir, clock.clone())?);
     let detaching = if args.detach { Some(Detaching::prepare()?) } else { None };
-    Ok(Opened { running, metadata, session, socket, metrics, probe, detaching })
+    Ok(Opened { work, socket, metrics, probe, detaching })
 }
 
 fn enter(
@@ -202,19 +185,19 @@ fn enter(
     opened: &Opened,
     left: Option<LeftMount>,
 ) -> anyhow::Result<(Arc<Session>, watch::Receiver<bool>)> {
-    let leased = opened.metadata.clone();
+    let leased = opened.work.metadata.clone();
     let options = ServeOptions {
         valid: Box::new(move || leased.valid()),
-        locks: Some(opened.metadata.clone()),
+        locks: Some(opened.work.metadata.clone()),
         passthrough: None,
         verify: args.reading.verify(),
         available_bytes: available(&reached.config, &place.state)?,
     };
     let source = format!("{}#{}", args.meta, place.state.display());
-    let running = &opened.running;
+    let running = &opened.work.running;
     let (mount, has_ended) = running.mount(source, options, &args.reading, mountpoint, left, runtime)?;
     let kernel = Arc::new(MountKernel(mount.notifier()));
-    reached.callbacks.start(&opened.metadata, &running.vfs, kernel, task::handle(runtime.handle()));
+    reached.callbacks.start(&opened.work.metadata, &running.vfs, kernel, task::handle(runtime.handle()));
     Ok((mount, has_ended))
 }
 
@@ -228,8 +211,11 @@ fn run(
     mounted: Mounted,
 ) -> anyhow::Result<ExitCode> {
     let (dir, Reached { client, callbacks, config, .. }) = (&place.state, reached);
+    let volume = config.id.clone();
     let Mounted { opened, mount, has_ended } = mounted;
-    let Opened { running, metadata, session, socket, metrics, probe, detaching } = opened;
+    let Opened { work, socket, metrics, probe, detaching } = opened;
+    let AtWork { running, metadata, session, .. } = &work;
+    let session = *session;
     let reporter = Arc::new(Reporter::default());
     let (reports, told, vfs) = (reporter.clone(), metadata.clone(), running.vfs.clone());
     let reporting = runtime.spawn(async move { reports.run(&client, session, &told, &vfs).await });
@@ -269,41 +255,14 @@ fn run(
     keeping.abort();
     if mount.has_left() {
         // The session goes on elsewhere.
-        running.end()?;
-    } else {
-        end(running, &metadata)?;
+        work.running.end()?;
+    } else if work.end()?.is_nothing() {
+        kept::forget(&volume, dir);
     }
     reporting.abort();
     drop(socket);
     let _watchers = result?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Ends the session, and what is the mount's own.
-fn end(running: Running, metadata: &Arc<Remote>) -> anyhow::Result<()> {
-    if let Err(error) = sluice_vfs::waiting(|| metadata.end()) {
-        note!("the session was not ended: {error}");
-    }
-    running.end()
-}
-
-async fn connect(
-    args: &MountArgs,
-    mountpoint: &Path,
-    callbacks: &Arc<Callbacks>,
-    clock: &Arc<dyn Clock>,
-) -> anyhow::Result<Client> {
-    let hello = Hello {
-        peer: PeerKind::Mount,
-        lane: LaneClass::Small,
-        volume: None,
-        session: None,
-        name: printable(&format!("{}:{}", hostname(), mountpoint.display())),
-    };
-    let (found, entropy) = (addresses(&args.meta).await?, Arc::new(OsEntropy));
-    let client = Client::new(found, hello, callbacks.clone(), ClientOptions::default(), clock.clone(), entropy);
-    reach(&client, &args.meta, START_TIME).await?;
-    Ok(client)
 }
 
 /// A mount's directory is of one volume; its journal begins with the first mount.

@@ -4,7 +4,7 @@ use crate::{
     mount::printable,
     output::out,
     reach::{addresses, reach},
-    units::{show_size, show_time},
+    units::{quoted, show_size, show_time},
 };
 use anyhow::Context;
 use serde_json::Value;
@@ -35,8 +35,8 @@ pub async fn call(meta: &str, method: u16, body: Vec<u8>, within: Duration) -> a
     Ok(body)
 }
 
-/// Group and sessions, where `status` is a server's.
-pub fn print(status: &Value) {
+/// Group and sessions, where `status` is that of the server `meta`.
+pub fn print(status: &Value, meta: Option<&str>) {
     if !status["sessions"].is_array() {
         return;
     }
@@ -91,6 +91,13 @@ pub fn print(status: &Value) {
         ]
     };
     table(["session", "state", "left", "open", "not stored", "mount"], rows(&status["sessions"], session));
+    let is_left = |session: &Value| session["state"] == "expired" && number(&session["unstored_bytes"]) > 0;
+    if status["sessions"].as_array().into_iter().flatten().any(is_left) {
+        let meta = quoted(meta.unwrap_or("META"));
+        out!(
+            "           of an expired session: `sluice recover {meta}` on the host of its mount stores what is not stored"
+        );
+    }
 }
 
 fn rows<const N: usize>(list: &Value, row: impl Fn(&Value) -> [String; N]) -> Vec<[String; N]> {

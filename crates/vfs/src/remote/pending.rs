@@ -89,6 +89,13 @@ impl Change {
         Some((publish.ino, change))
     }
 
+    /// Bytes that it puts into its file.
+    pub fn bytes(&self) -> u64 {
+        let extents = self.extents.iter().filter(|extent| extent.place.is_some());
+        let body = self.body.as_ref().and_then(|body| body.as_ref());
+        extents.map(|extent| extent.len).sum::<u64>() + body.map_or(0, |body| body.len() as u64)
+    }
+
     /// The request that publishes it.
     pub fn publish(&self, ino: Ino) -> Option<Publish<'_>> {
         let body = match &self.body {

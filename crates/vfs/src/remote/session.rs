@@ -121,6 +121,11 @@ fn take_over(link: &dyn Link, own: &MetaStore, left: Left, entropy: &dyn Entropy
     }
 }
 
+/// The session of the mount's own store and its incarnation, as an earlier process has left it.
+pub(super) fn left(own: &MetaStore) -> Result<Option<(SessionId, u32)>> {
+    Ok(Left::find(own)?.map(|left| (left.session, left.epoch)))
+}
+
 /// Whether the mount's own store is of this session in this epoch, which nobody is about to take over.
 pub(super) fn is_of(own: &MetaStore, session: SessionId, epoch: u32) -> Result<bool> {
     let left = Left::find(own)?;

@@ -23,19 +23,6 @@ use sluice_run::collections::HashMap;
 use sluice_ship::Restored;
 use std::{ffi::OsStr, path::Path, process::ExitCode};
 
-/// Make a volume's directory from what its store has
-#[derive(clap::Args)]
-pub struct RecoverArgs {
-    /// The volume: local:DIR
-    pub meta: std::ffi::OsString,
-    /// The store
-    #[arg(long)]
-    pub from_store: String,
-    /// JSON
-    #[arg(long)]
-    pub json: bool,
-}
-
 /// Requests that run at once.
 const REQUESTS_MAX: usize = 16;
 /// Files that are named; `sluice fsck` names them all.

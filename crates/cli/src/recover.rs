@@ -1,0 +1,169 @@
+//! `sluice recover`: what a mount of a served volume that does not come back has acked.
+
+mod find;
+mod from_store;
+mod list;
+mod take;
+
+use crate::{
+    config::VolumeConfig,
+    directory, drain,
+    mount::open::Runtimes,
+    output::{note, out},
+    reach::START_TIME,
+    status::served,
+    units::{parse_time, quoted},
+};
+use anyhow::{Context, anyhow};
+use clap::builder::ValueParser;
+use find::{Found, State};
+pub use list::command;
+use std::{
+    ffi::OsString,
+    path::{Path, PathBuf},
+    process::ExitCode,
+    time::Duration,
+};
+use take::{Taking, end_early, without_size};
+
+/// Store what mounts that are gone have left on this host, or make a volume from its store alone
+///
+/// A mount of a served volume keeps what it has acked in a journal of its own until the server knows it and the store has it. When the mount
+/// is killed, or its host is restarted, that stays there until somebody comes for it: `sluice mount` with the same --journal, or this command.
+/// Until then other mounts get EIO for bytes that are not stored, and do not see changes that are not published.
+///
+/// With META alone it lists the journals of that volume which mounts of this user have left on this host, by whatever address they knew
+/// the server, with what is in them and what to do. A journal in use by a live mount is left alone. Nothing is changed.
+///
+/// With --journal or --all it goes on with the mount's session without mounting: it publishes what is not published, stores what is not stored,
+/// shows how far it is, and ends the session. What was published before is not published again. While the store or the server is away it waits;
+/// Ctrl-C, --timeout and kill -9 lose nothing, and a second run goes on.
+///
+/// With --from-store it makes the directory of a volume whose host is gone from the store alone: with all that was there at the last umount, or else a
+/// few seconds before the end; in tier `object` all that fsync returned for. Bytes that had not arrived read as EIO, and their files are named. Whoever
+/// still serves the volume finds that it no longer has the store to itself.
+///
+/// It needs the store's credentials, as `sluice mount` does. The journal of a volume of this host (`up`, `serve`) is not meant: those
+/// replay it by themselves when they start.
+///
+/// Example: sluice recover sluice://10.0.0.5:7700
+///
+/// Example: sluice recover sluice://10.0.0.5:7700 --journal /ssd/journal
+///
+/// Example: sluice recover --from-store 's3://bucket/volume?endpoint=http://127.0.0.1:9000' ~/volume
+#[derive(clap::Args)]
+pub struct RecoverArgs {
+    /// The volume: its server, sluice://HOST:PORT; on its host also local:DIR or DIR
+    #[arg(value_name = "META")]
+    pub meta: OsString,
+    /// Take over the journal in this directory
+    #[arg(long, value_name = "DIR", conflicts_with = "all")]
+    pub journal: Option<PathBuf>,
+    /// Take over all that were found
+    #[arg(long)]
+    pub all: bool,
+    /// Where that journal's mount had its cache; default: where it noted that, else beside the journal
+    #[arg(long, value_name = "DIR", requires = "journal")]
+    pub cache: Option<PathBuf>,
+    /// Give up after this time; the rest stays in the journal. Default: wait for as long as it takes
+    #[arg(long, value_name = "TIME", value_parser = ValueParser::new(parse_time))]
+    pub timeout: Option<Duration>,
+    /// Store the rest also when some of the bytes are damaged or lost that only this host had, as after a loss of power: reads of those fail
+    /// with EIO from then on. Without this nothing is stored then
+    #[arg(long)]
+    pub accept_loss: bool,
+    /// Make the volume's directory, META, from what this store has: s3://BUCKET/PREFIX?endpoint=... or file:DIR
+    #[arg(long, value_name = "STORE", conflicts_with_all = ["journal", "all", "cache", "timeout", "accept_loss"])]
+    pub from_store: Option<String>,
+    /// Print the list, or what was made, as JSON
+    #[arg(long, conflicts_with_all = ["journal", "all"])]
+    pub json: bool,
+}
+
+pub fn run(args: &RecoverArgs) -> anyhow::Result<ExitCode> {
+    if let Some(store) = &args.from_store {
+        return from_store::run(&args.meta, store, args.json);
+    }
+    let meta = args.meta.to_string_lossy().into_owned();
+    let (volume, local) = match meta.starts_with("sluice://") {
+        true => (served_volume(&meta)?, None),
+        false => {
+            let dir = directory::volume_dir(&args.meta)?;
+            let config = directory::load(&dir)?;
+            (config.ok_or_else(|| anyhow!("{} holds no volume", dir.display()))?.id, Some(dir))
+        }
+    };
+    let server = || match &local {
+        Some(dir) => drain::of_directory(dir).with_context(|| {
+            format!("{0} is not served: start `sluice serve {0}`, or name its server, sluice://HOST:PORT", quoted(dir))
+        }),
+        None => Ok(meta.clone()),
+    };
+    if let Some(journal) = &args.journal {
+        return take_all(args, &server()?, &volume, &[without_size(journal)]);
+    }
+    let found = find::all(&volume, None);
+    if args.all {
+        let dirs: Vec<_> = found.into_iter().filter(Found::is_pending).map(|found| found.dir).collect();
+        if dirs.is_empty() {
+            out!("nothing to recover");
+            return Ok(ExitCode::SUCCESS);
+        }
+        return take_all(args, &server()?, &volume, &dirs);
+    }
+    if args.json {
+        let list = list::json(&meta, server().ok().as_deref(), &volume, &found);
+        out!("{}", serde_json::to_string_pretty(&list).context("printing")?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    list::print(&meta, &volume, &found);
+    if let Some(dir) = local.filter(|_| !found.iter().any(Found::is_pending)) {
+        out!("the volume's own journal needs no command: `sluice up` and `sluice serve` of {} replay it", quoted(&dir));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The id of the volume at `meta`.
+fn served_volume(meta: &str) -> anyhow::Result<String> {
+    let status = served::ask(meta, START_TIME)?;
+    status["volume"].as_str().map(String::from).with_context(|| format!("{meta} does not say which volume it serves"))
+}
+
+/// One after the other; what keeps one of them back is said, and the others follow.
+fn take_all(args: &RecoverArgs, meta: &str, volume: &str, dirs: &[PathBuf]) -> anyhow::Result<ExitCode> {
+    let cache = args.cache.as_deref().map(without_size);
+    let taking = Taking { meta, volume, cache, takes_damaged: args.accept_loss };
+    let runtimes = Runtimes::start()?;
+    runtimes.io.spawn(end_early(args.timeout));
+    let mut status = ExitCode::SUCCESS;
+    for dir in dirs {
+        if let Err(error) = taking.take(dir, &runtimes) {
+            note!("{}", crate::describe(&error));
+            status = ExitCode::FAILURE;
+        }
+    }
+    runtimes.shut_down();
+    Ok(status)
+}
+
+/// Tells who mounts with the journal `own` of others of the volume that wait for somebody.
+pub fn warn_of_others(meta: &str, config: &VolumeConfig, own: &Path) {
+    let found = find::all(&config.id, Some(own));
+    let left = found.iter().filter(|found| found.is_pending() && !matches!(found.state, State::Missing));
+    let left: Vec<_> = left.collect();
+    match *left.as_slice() {
+        [] => {}
+        [Found { dir, state: State::Left(left, bytes), .. }] => {
+            let (told, command) = (list::told(left, *bytes), list::command(meta, dir));
+            note!(
+                "warning: the journal of another mount of this volume, {}, holds {told}: `{command}` stores it",
+                dir.display()
+            );
+        }
+        ref several => note!(
+            "warning: {} of other mounts of this volume may hold what is not stored: `sluice recover {}` shows more",
+            list::counted(several.len(), "journal"),
+            quoted(meta)
+        ),
+    }
+}
