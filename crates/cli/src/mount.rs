@@ -25,7 +25,7 @@ use std::{
 /// journal and the cache are directories of this host, each for one mount; after `sluice umount` nothing in them is needed.
 ///
 /// Locks (flock, fcntl) hold between mounts. Not yet: O_APPEND by several at once without a lock; of two that write a file at the same
-/// time, the last to close wins. Bytes that a mount has acked and not stored are gone with it until it is mounted again: others get EIO.
+/// time, the last to close wins. Bytes that a mount has acked and not stored are gone with it until it is mounted again, or `sluice recover` stores them: others get EIO.
 ///
 /// Objects are read from and written to the volume's store by this host itself: it needs the same credentials as the server.
 ///
