@@ -1,0 +1,249 @@
+//! Starting the volume of a disk that lost its power, and comparing it with what may be there.
+
+use std::{
+    collections::BTreeMap,
+    fs::{self, File},
+    io,
+    ops::Range,
+    os::unix::fs::{FileExt, MetadataExt},
+    path::Path,
+};
+
+use rustix::io::Errno;
+use sluice_tests::{Mount, Scratch, Volume};
+
+use crate::{
+    disk::Image,
+    host::{Host, Mounted},
+    model::{History, Node, State},
+    workload::volume,
+};
+
+/// What a failed read costs: everything else in such a block has to be readable.
+const BLOCK: usize = 4096;
+
+/// A tree as it was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Found(BTreeMap<String, Thing>);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Thing {
+    mode: u32,
+    links: u64,
+    size: u64,
+    mtime: (i64, i64),
+    target: Option<String>,
+    bytes: Vec<u8>,
+    /// Blocks whose read failed with EIO.
+    lost: Vec<Range<usize>>,
+}
+
+/// What one cut showed.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// Bytes that were EIO, as they may be.
+    pub lost_bytes: usize,
+}
+
+/// A disk after the power came back, mounted; with its volume.
+struct Recovered {
+    volume: Volume,
+    // After the volume's processes.
+    _mounted: Mounted,
+    _scratch: Scratch,
+}
+
+impl Recovered {
+    fn new(host: &Host, image: Image) -> Self {
+        host.boot();
+        let scratch = Scratch::new();
+        let path = scratch.path().join("disk");
+        let mounted = host.mount(image, &path);
+        Self { volume: volume(&path), _mounted: mounted, _scratch: scratch }
+    }
+
+    fn up(&self) -> Result<Mount, String> {
+        self.volume.try_up().map_err(|ran| format!("up failed: {ran:#?}"))
+    }
+
+    fn fsck(&self) -> Result<(), String> {
+        let ran = self.volume.sluice(["fsck".as_ref(), self.volume.dir().as_os_str(), "--data".as_ref()]);
+        if ran.code == Some(0) { Ok(()) } else { Err(format!("fsck: {ran:#?}")) }
+    }
+}
+
+/// Starts the volume on `image` and compares it with `history` at `cut`; then the same from a second copy, by another way.
+pub fn check(host: &Host, image: &Image, history: &History, cut: usize) -> Result<Seen, String> {
+    let first = Recovered::new(host, image.clone());
+    let mount = first.up()?;
+    let found = read(mount.root())?;
+    let possible = history.possible(cut);
+    compare(history, possible, &found)?;
+    let lost_bytes = found.0.values().flat_map(|thing| &thing.lost).map(Range::len).sum();
+    // Opened again without having been closed: replayed once more.
+    mount.kill9();
+    let mount = first.up()?;
+    same(&found, &read(mount.root())?, "after a second replay")?;
+    mount.umount();
+    if lost_bytes == 0 {
+        first.fsck()?;
+    }
+    drop(first);
+
+    // A copy of the same disk, which fsck opens first.
+    let second = Recovered::new(host, image.clone());
+    if lost_bytes == 0 && second.volume.dir().join("meta/volume.json").exists() {
+        second.fsck()?;
+    }
+    let mount = second.up()?;
+    same(&found, &read(mount.root())?, "from a copy of the disk")?;
+    mount.umount();
+    let mount = second.up()?;
+    same(&found, &read(mount.root())?, "after umount")?;
+    mount.kill9();
+    Ok(Seen { lost_bytes })
+}
+
+fn same(expected: &Found, found: &Found, when: &str) -> Result<(), String> {
+    let (none, paths) = (String::from("nothing"), expected.0.keys().chain(found.0.keys()));
+    let describe = |thing: Option<&Thing>| thing.map_or(none.clone(), Thing::describe);
+    match paths.into_iter().find(|path| expected.0.get(*path) != found.0.get(*path)) {
+        None => Ok(()),
+        Some(path) => {
+            let (before, now) = (describe(expected.0.get(path)), describe(found.0.get(path)));
+            Err(format!("{when} {path} is another: before {before}, now {now}"))
+        }
+    }
+}
+
+impl Thing {
+    fn describe(&self) -> String {
+        let Self { mode, links, size, mtime, target, bytes, lost } = self;
+        let sum = bytes.iter().fold(0u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)));
+        format!("mode {mode:o}, links {links}, size {size}, mtime {mtime:?}, target {target:?}, sum {sum:x}, lost {lost:?}")
+    }
+}
+
+/// One of the possible states has to be what was found.
+fn compare(history: &History, possible: std::ops::RangeInclusive<usize>, found: &Found) -> Result<(), String> {
+    let durable = *possible.start();
+    let mut nearest: Option<(usize, Vec<String>)> = None;
+    for number in possible.clone().rev() {
+        let differences = differences(history.state(number), found, durable);
+        if differences.is_empty() {
+            return Ok(());
+        }
+        if nearest.as_ref().is_none_or(|(_, least)| differences.len() < least.len()) {
+            nearest = Some((number, differences));
+        }
+    }
+    let (number, differences) = nearest.expect("at least one state is possible");
+    let changes = history.describe(possible.clone());
+    Err(format!(
+        "none of the states {possible:?} was found; {number} is the nearest:\n  {}\nchanges after {durable}, which was synced:\n{changes}",
+        differences.join("\n  "),
+    ))
+}
+
+fn differences(state: &State, found: &Found, durable: usize) -> Vec<String> {
+    let mut list = Vec::new();
+    for path in found.0.keys().filter(|path| !state.names.contains_key(*path)) {
+        list.push(format!("{path}: should not be there"));
+    }
+    for (path, node) in &state.names {
+        let Some(thing) = found.0.get(path) else {
+            list.push(format!("{path}: missing"));
+            continue;
+        };
+        list.extend(difference(state, node, thing, durable).map(|what| format!("{path}: {what}")));
+    }
+    list
+}
+
+fn difference(state: &State, node: &Node, thing: &Thing, durable: usize) -> Option<String> {
+    let ino = match node {
+        Node::Dir => return (thing.mode != 0o040_755).then(|| format!("mode {:o}", thing.mode)),
+        Node::Symlink(target) => {
+            return (thing.target.as_ref() != Some(target)).then(|| format!("points to {:?}", thing.target));
+        }
+        Node::File(ino) => *ino,
+    };
+    let file = &state.files[&ino];
+    let (mode, links) = (0o100_000 | file.mode, state.links(ino) as u64);
+    if (thing.mode, thing.links) != (mode, links) {
+        return Some(format!("mode {:o} and {} links, not {mode:o} and {links}", thing.mode, thing.links));
+    }
+    if thing.size != file.bytes.len() as u64 || thing.bytes.len() != file.bytes.len() {
+        return Some(format!("{} bytes, not {}", thing.size, file.bytes.len()));
+    }
+    // Of large writes since the last sync the bytes may be lost, and are EIO then.
+    let may_be_lost = |block: &Range<usize>| {
+        file.large.iter().any(|(number, range)| *number > durable && range.start < block.end && block.start < range.end)
+    };
+    if let Some(block) = thing.lost.iter().find(|block| !may_be_lost(block)) {
+        return Some(format!("EIO at {block:?}; large writes {:?}", file.large));
+    }
+    let is_lost = |at: usize| thing.lost.iter().any(|block| block.contains(&at));
+    let wrong = |at: &usize| thing.bytes[*at] != file.bytes[*at] && !is_lost(*at);
+    if thing.bytes == file.bytes {
+        return None;
+    }
+    let at = (0..file.bytes.len()).find(wrong)?;
+    let count = (at..file.bytes.len()).filter(wrong).count();
+    let zeros = thing.bytes[at..].iter().take_while(|byte| **byte == 0).count();
+    Some(format!("{count} wrong bytes of {} from {at} on ({zeros} zeros there)", file.bytes.len()))
+}
+
+fn read(root: &Path) -> Result<Found, String> {
+    let mut found = Found::default();
+    read_into(root, "", &mut found.0).map_err(|error| format!("reading the tree: {error}"))?;
+    Ok(found)
+}
+
+fn read_into(dir: &Path, prefix: &str, found: &mut BTreeMap<String, Thing>) -> io::Result<()> {
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        let (path, name) = (entry.path(), format!("{prefix}{}", entry.file_name().to_string_lossy()));
+        let meta = fs::symlink_metadata(&path)?;
+        let mut thing = Thing {
+            mode: meta.mode(),
+            links: meta.nlink(),
+            size: if meta.is_dir() { 0 } else { meta.size() },
+            mtime: (meta.mtime(), meta.mtime_nsec()),
+            target: None,
+            bytes: Vec::new(),
+            lost: Vec::new(),
+        };
+        if meta.is_symlink() {
+            thing.target = Some(fs::read_link(&path)?.to_string_lossy().into_owned());
+        } else if meta.is_dir() {
+            read_into(&path, &format!("{name}/"), found)?;
+        } else {
+            (thing.bytes, thing.lost) = read_file(&path)?;
+        }
+        found.insert(name, thing);
+    }
+    Ok(())
+}
+
+/// The bytes of a file, and which blocks of it cannot be read.
+fn read_file(path: &Path) -> io::Result<(Vec<u8>, Vec<Range<usize>>)> {
+    let is_eio = |error: &io::Error| Errno::from_io_error(error) == Some(Errno::IO);
+    match fs::read(path) {
+        Ok(bytes) => return Ok((bytes, Vec::new())),
+        Err(error) if is_eio(&error) => {}
+        Err(error) => return Err(error),
+    }
+    let file = File::open(path)?;
+    let mut bytes = vec![0; file.metadata()?.len() as usize];
+    let mut lost = Vec::new();
+    for (index, block) in bytes.chunks_mut(BLOCK).enumerate() {
+        let start = index * BLOCK;
+        match file.read_exact_at(block, start as u64) {
+            Ok(()) => {}
+            Err(error) if is_eio(&error) => lost.push(start..start + block.len()),
+            Err(error) => return Err(error),
+        }
+    }
+    Ok((bytes, lost))
+}

@@ -1,0 +1,118 @@
+//! A host of its own for the test: mounts that nobody else sees, a boot id that changes, ext4 on a disk that can lose its power.
+
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+    sync::Arc,
+    time::Duration,
+};
+
+use rustix::{
+    mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_change, unmount},
+    thread::{UnshareFlags, unshare_unsafe},
+};
+use sluice_tests::{Ran, Scratch, eventually, run};
+
+use crate::{
+    disk::{Disk, Image},
+    drive::Drives,
+};
+
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+/// Formatting and mounting a small disk.
+const LIMIT: Duration = Duration::from_secs(60);
+/// Room for the volume of the workload; what was never written takes no memory.
+const DISK_BYTES: u64 = 512 << 20;
+
+pub struct Host {
+    drives: Drives,
+    scratch: Scratch,
+    boots: std::cell::Cell<u32>,
+}
+
+impl Host {
+    /// Moves the calling thread, and what it starts from now on, into a mount namespace. The kernel ends every mount in it, and lets
+    /// go of every loop device, when the last process in it ends.
+    pub fn new() -> Self {
+        for tool in ["mkfs.ext4", "mount", "umount", "losetup"] {
+            let found = run(Command::new("which").arg(tool), LIMIT).code == Some(0);
+            assert!(found, "{tool} is missing: `make deps` installs what the tests use (packages e2fsprogs, mount)");
+        }
+        let loops = Path::new("/dev/loop-control").exists();
+        assert!(loops, "/dev/loop-control is missing: load the kernel module `loop`, or give the container the device");
+        // SAFETY: no table of file descriptors is unshared, only mounts and the working directory.
+        unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.expect("a mount namespace: run this test as root");
+        let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
+        mount_change("/", private).expect("private mounts");
+        let scratch = Scratch::new();
+        let drives = scratch.path().join("drives");
+        fs::create_dir(&drives).expect("mkdir");
+        let host = Self { drives: Drives::new(&drives), scratch, boots: Default::default() };
+        host.boot();
+        mount_bind(host.boot_id(), BOOT_ID).expect("a boot id of its own");
+        host
+    }
+
+    fn boot_id(&self) -> PathBuf {
+        self.scratch.path().join("boot_id")
+    }
+
+    /// From now on processes see that the host was started again.
+    pub fn boot(&self) {
+        let number = self.boots.get() + 1;
+        self.boots.set(number);
+        fs::write(self.boot_id(), format!("5105ce00-0000-4000-8000-{number:012x}\n")).expect("the boot id");
+    }
+
+    /// A freshly formatted disk.
+    pub fn format(&self) -> Image {
+        let disk = Arc::new(Disk::new(DISK_BYTES, Image::default()));
+        let file = self.drives.insert(&disk);
+        // Nothing is left for the kernel to do in the background, which would make the recording longer.
+        let options = "nodiscard,lazy_itable_init=0,lazy_journal_init=0";
+        let mut mkfs = Command::new("mkfs.ext4");
+        mkfs.args(["-q", "-F", "-b", "4096", "-J", "size=8", "-N", "4096", "-m", "0", "-E", options]).arg(file);
+        run(&mut mkfs, LIMIT).ok();
+        disk.image()
+    }
+
+    /// Mounts the file system of `image` at `path`, and records what happens to its disk.
+    pub fn mount(&self, image: Image, path: &Path) -> Mounted {
+        let disk = Arc::new(Disk::new(DISK_BYTES, image));
+        let file = self.drives.insert(&disk);
+        fs::create_dir_all(path).expect("mkdir");
+        let mut command = Command::new("mount");
+        command.args(["-t", "ext4", "-o", "loop,noatime,nodiscard"]).arg(file).arg(path);
+        run(&mut command, LIMIT).ok();
+        Mounted { disk, path: path.to_owned() }
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = unmount(BOOT_ID, UnmountFlags::DETACH);
+    }
+}
+
+/// A file system on a recorded disk. Dropping it unmounts, which also lets go of the loop device.
+pub struct Mounted {
+    pub disk: Arc<Disk>,
+    path: PathBuf,
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        // Processes that were killed may take a moment to let go of their files.
+        let gone = eventually(Duration::from_secs(10), || unmount(&self.path, UnmountFlags::empty()).is_ok());
+        if !gone {
+            eprintln!("{} stays busy: detached", self.path.display());
+            let _ = unmount(&self.path, UnmountFlags::DETACH);
+        }
+    }
+}
+
+/// Runs a command of the host to its end.
+pub fn command(program: &str, args: &[&Path]) -> Ran {
+    run(Command::new(program).args(args), LIMIT)
+}
