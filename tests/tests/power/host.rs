@@ -12,7 +12,7 @@ use rustix::{
     mount::{MountPropagationFlags, UnmountFlags, mount_bind, mount_change, unmount},
     thread::{UnshareFlags, unshare_unsafe},
 };
-use sluice_tests::{Ran, Scratch, eventually, run};
+use sluice_tests::{Scratch, eventually, run};
 
 use crate::{
     disk::{Disk, Image},
@@ -112,7 +112,3 @@ impl Drop for Mounted {
     }
 }
 
-/// Runs a command of the host to its end.
-pub fn command(program: &str, args: &[&Path]) -> Ran {
-    run(Command::new(program).args(args), LIMIT)
-}

@@ -51,7 +51,7 @@ fn a_loss_of_power_takes_nothing_that_was_synced() {
         watch.elapsed(),
     );
     let mut rng = StdRng::seed_from_u64(seed);
-    let cuts = choose(&recording, &mut rng);
+    let cuts = choose(&recording, history.made, &mut rng);
     let (mut count, mut lost_bytes) = (0, 0);
     for &cut in &cuts {
         for survivors in survivors(&recording, cut, cuts.len(), count) {
@@ -83,16 +83,16 @@ impl Drop for OnPanic<'_> {
 }
 
 /// The points to cut at, in order. Half of them are where a flush was about to come, with the most in doubt.
-fn choose(recording: &Recording, rng: &mut StdRng) -> BTreeSet<usize> {
+fn choose(recording: &Recording, made: usize, rng: &mut StdRng) -> BTreeSet<usize> {
     let (count, end) = (number_from_env("SLUICE_POWER_CUTS", CUTS) as usize, recording.len());
     if count == 0 {
-        return (number_from_env("SLUICE_POWER_FIRST", 0) as usize..=end).collect();
+        return (number_from_env("SLUICE_POWER_FIRST", made as u64) as usize..=end).collect();
     }
-    let before_flush: Vec<_> = (1..end).filter(|cut| recording.in_doubt(*cut) > recording.in_doubt(*cut + 1)).collect();
+    let before_flush: Vec<_> = (made..end).filter(|cut| recording.in_doubt(*cut) > recording.in_doubt(*cut + 1)).collect();
     let mut cuts = BTreeSet::new();
-    while cuts.len() < count.min(end) {
+    while cuts.len() < count.min(end - made) {
         let cut = if cuts.len() % 2 == 0 {
-            rng.random_range(0..=end)
+            rng.random_range(made..=end)
         } else {
             before_flush[rng.random_range(0..before_flush.len())]
         };

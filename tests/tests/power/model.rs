@@ -158,11 +158,13 @@ pub struct History {
     /// One more than `done`: the first is the empty volume.
     states: Vec<State>,
     done: Vec<Done>,
+    /// Where the recording stood when the volume had been made.
+    pub made: usize,
 }
 
 impl Default for History {
     fn default() -> Self {
-        Self { states: vec![State::default()], done: Vec::new() }
+        Self { states: vec![State::default()], done: Vec::new(), made: 0 }
     }
 }
 

@@ -42,6 +42,7 @@ pub fn record(host: &Host, seed: u64, changes: u64) -> (Recording, History) {
     let volume = volume(&path);
     let mut program =
         Program { rng: StdRng::seed_from_u64(seed), history: History::default(), mount: Some(volume.up()) };
+    program.history.made = mounted.disk.position();
     for number in 1..=changes {
         let change = match number {
             _ if number == changes / 3 => Change::Kill,
