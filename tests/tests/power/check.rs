@@ -5,7 +5,7 @@ use std::{
     fs::{self, File},
     io,
     ops::Range,
-    os::unix::fs::{FileExt, MetadataExt},
+    os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     path::Path,
 };
 
@@ -19,8 +19,8 @@ use crate::{
     workload::volume,
 };
 
-/// What a failed read costs: everything else in such a block has to be readable.
-const BLOCK: usize = 4096;
+/// What is read at once around bytes that cannot be read, and of what none can be.
+const BLOCKS: [usize; 2] = [32 << 10, 128];
 
 /// A tree as it was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -120,7 +120,9 @@ impl Thing {
     fn describe(&self) -> String {
         let Self { mode, links, size, mtime, target, bytes, lost } = self;
         let sum = bytes.iter().fold(0u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)));
-        format!("mode {mode:o}, links {links}, size {size}, mtime {mtime:?}, target {target:?}, sum {sum:x}, lost {lost:?}")
+        format!(
+            "mode {mode:o}, links {links}, size {size}, mtime {mtime:?}, target {target:?}, sum {sum:x}, lost {lost:?}"
+        )
     }
 }
 
@@ -228,22 +230,40 @@ fn read_into(dir: &Path, prefix: &str, found: &mut BTreeMap<String, Thing>) -> i
 
 /// The bytes of a file, and which blocks of it cannot be read.
 fn read_file(path: &Path) -> io::Result<(Vec<u8>, Vec<Range<usize>>)> {
-    let is_eio = |error: &io::Error| Errno::from_io_error(error) == Some(Errno::IO);
     match fs::read(path) {
-        Ok(bytes) => return Ok((bytes, Vec::new())),
         Err(error) if is_eio(&error) => {}
-        Err(error) => return Err(error),
+        other => return Ok((other?, Vec::new())),
     }
-    let file = File::open(path)?;
+    // Past the page cache, which can only tell of whole pages.
+    let file = File::options().read(true).custom_flags(libc::O_DIRECT).open(path)?;
     let mut bytes = vec![0; file.metadata()?.len() as usize];
     let mut lost = Vec::new();
-    for (index, block) in bytes.chunks_mut(BLOCK).enumerate() {
-        let start = index * BLOCK;
-        match file.read_exact_at(block, start as u64) {
-            Ok(()) => {}
-            Err(error) if is_eio(&error) => lost.push(start..start + block.len()),
-            Err(error) => return Err(error),
+    read_blocks(&file, &mut bytes, 0, &BLOCKS, &mut lost)?;
+    Ok((bytes, lost))
+}
+
+/// Reads in blocks of the first size, where that fails in blocks of the next, and notes where the last one fails.
+fn read_blocks(
+    file: &File,
+    out: &mut [u8],
+    start: usize,
+    sizes: &[usize],
+    lost: &mut Vec<Range<usize>>,
+) -> io::Result<()> {
+    let Some((size, finer)) = sizes.split_first() else {
+        lost.push(start..start + out.len());
+        return Ok(());
+    };
+    for (index, block) in out.chunks_mut(*size).enumerate() {
+        let at = start + index * size;
+        match file.read_exact_at(block, at as u64) {
+            Err(error) if is_eio(&error) => read_blocks(file, block, at, finer, lost)?,
+            other => other?,
         }
     }
-    Ok((bytes, lost))
+    Ok(())
+}
+
+fn is_eio(error: &io::Error) -> bool {
+    Errno::from_io_error(error) == Some(Errno::IO)
 }

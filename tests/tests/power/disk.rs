@@ -51,7 +51,10 @@ fn parts(offset: u64, len: usize) -> impl Iterator<Item = (u64, usize, std::ops:
 /// One thing that the kernel asked of the disk.
 #[derive(Clone)]
 enum Event {
-    Write { offset: u64, bytes: Arc<[u8]> },
+    Write {
+        offset: u64,
+        bytes: Arc<[u8]>,
+    },
     /// What was written before is durable.
     Flush,
 }

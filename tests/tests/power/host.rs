@@ -111,4 +111,3 @@ impl Drop for Mounted {
         }
     }
 }
-

@@ -66,11 +66,7 @@ fn a_loss_of_power_takes_nothing_that_was_synced() {
             eprintln!("power: point {cut}, {count} disks checked in {:?}", watch.elapsed());
         }
     }
-    eprintln!(
-        "power: {count} disks at {} points checked in {:?}, {lost_bytes} bytes EIO",
-        cuts.len(),
-        watch.elapsed()
-    );
+    eprintln!("power: {count} disks at {} points checked in {:?}, {lost_bytes} bytes EIO", cuts.len(), watch.elapsed());
 }
 
 /// Says which disk it was when a check panics.
@@ -88,7 +84,8 @@ fn choose(recording: &Recording, made: usize, rng: &mut StdRng) -> BTreeSet<usiz
     if count == 0 {
         return (number_from_env("SLUICE_POWER_FIRST", made as u64) as usize..=end).collect();
     }
-    let before_flush: Vec<_> = (made..end).filter(|cut| recording.in_doubt(*cut) > recording.in_doubt(*cut + 1)).collect();
+    let before_flush: Vec<_> =
+        (made..end).filter(|cut| recording.in_doubt(*cut) > recording.in_doubt(*cut + 1)).collect();
     let mut cuts = BTreeSet::new();
     while cuts.len() < count.min(end - made) {
         let cut = if cuts.len() % 2 == 0 {

@@ -9,15 +9,41 @@ pub const LARGE: usize = 128 << 10;
 #[derive(Clone, Debug)]
 pub enum Change {
     Create(String),
-    Write { path: String, offset: usize, bytes: Arc<Vec<u8>> },
-    Append { path: String, bytes: Arc<Vec<u8>> },
+    Write {
+        path: String,
+        offset: usize,
+        bytes: Arc<Vec<u8>>,
+    },
+    Append {
+        path: String,
+        bytes: Arc<Vec<u8>>,
+    },
     /// A write with O_DSYNC.
-    WriteSync { path: String, offset: usize, bytes: Arc<Vec<u8>> },
-    Truncate { path: String, len: usize },
-    Chmod { path: String, mode: u32 },
-    Rename { from: String, to: String },
-    Link { from: String, to: String },
-    Symlink { path: String, target: String },
+    WriteSync {
+        path: String,
+        offset: usize,
+        bytes: Arc<Vec<u8>>,
+    },
+    Truncate {
+        path: String,
+        len: usize,
+    },
+    Chmod {
+        path: String,
+        mode: u32,
+    },
+    Rename {
+        from: String,
+        to: String,
+    },
+    Link {
+        from: String,
+        to: String,
+    },
+    Symlink {
+        path: String,
+        target: String,
+    },
     Unlink(String),
     Mkdir(String),
     Rmdir(String),

@@ -183,9 +183,7 @@ impl Program {
                 once(bytes, File::options().append(true).open(path(name))?.write(bytes)?)
             }
             Change::Truncate { path: name, len } => open(name)?.set_len(*len as u64),
-            Change::Chmod { path: name, mode } => {
-                fs::set_permissions(path(name), fs::Permissions::from_mode(*mode))
-            }
+            Change::Chmod { path: name, mode } => fs::set_permissions(path(name), fs::Permissions::from_mode(*mode)),
             Change::Rename { from, to } => fs::rename(path(from), path(to)),
             Change::Link { from, to } => fs::hard_link(path(from), path(to)),
             Change::Symlink { path: name, target } => std::os::unix::fs::symlink(target, path(name)),
