@@ -5,6 +5,9 @@ use std::{collections::BTreeMap, ops::Range, sync::Arc};
 /// From this length on a write's bytes go into a slab, not into the journal (docs/semantics.md, "When a call returns").
 pub const LARGE: usize = 128 << 10;
 
+/// Where the kernel may cut a write.
+pub const PAGE: usize = 4096;
+
 /// One change, done by one call (or one open and one call).
 #[derive(Clone, Debug)]
 pub enum Change {
@@ -218,8 +221,29 @@ impl History {
         &self.states[number]
     }
 
+    /// States between the one before this and this one, if a write lies between them: the kernel may hand it over in several requests,
+    /// in order, which end where pages do.
+    pub fn parts_of_write(&self, number: usize) -> impl Iterator<Item = State> {
+        let before = &self.states[number - 1];
+        let write = match &self.done[number - 1].change {
+            Change::Write { path, offset, bytes } | Change::WriteSync { path, offset, bytes } => {
+                Some((path, *offset, bytes))
+            }
+            Change::Append { path, bytes } => Some((path, before.file(path).map_or(0, |file| file.bytes.len()), bytes)),
+            _ => None,
+        };
+        write.into_iter().flat_map(move |(path, offset, bytes)| {
+            let ends = (offset + 1..offset + bytes.len()).filter(|end| end % PAGE == 0);
+            ends.map(move |end| {
+                let mut state = before.clone();
+                state.patch(number, path, offset, &bytes[..end - offset]);
+                state
+            })
+        })
+    }
+
     /// The changes between the states of a range.
-    pub fn describe(&self, states: std::ops::RangeInclusive<usize>) -> String {
+    pub fn describe(&self, states: &std::ops::RangeInclusive<usize>) -> String {
         let done = &self.done[*states.start()..*states.end()];
         let lines = (states.start() + 1..).zip(done).map(|(number, done)| {
             format!("  {number} ({}..{}): {}", done.begun, done.returned, done.change.describe())
