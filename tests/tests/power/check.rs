@@ -15,12 +15,13 @@ use sluice_tests::{Mount, Scratch, Volume};
 use crate::{
     disk::Image,
     host::{Host, Mounted},
-    model::{History, Node, PAGE, State},
+    model::{History, Node, State},
     workload::volume,
 };
 
 /// What is read at once around bytes that cannot be read, and of what none can be.
-const BLOCKS: [usize; 2] = [32 << 10, 128];
+const BLOCKS: [usize; 3] = [32 << 10, 4096, FINEST];
+const FINEST: usize = 128;
 
 /// States that a failure tells of.
 const NEAREST: usize = 4;
@@ -37,7 +38,7 @@ struct Thing {
     mtime: (i64, i64),
     target: Option<String>,
     bytes: Vec<u8>,
-    /// Blocks whose read failed with EIO.
+    /// What could not be read, EIO: ranges that do not touch.
     lost: Vec<Range<usize>>,
 }
 
@@ -185,21 +186,31 @@ fn difference(state: &State, node: &Node, thing: &Thing, durable: usize) -> Opti
     if thing.size != file.bytes.len() as u64 || thing.bytes.len() != file.bytes.len() {
         return Some(format!("{} bytes, not {}", thing.size, file.bytes.len()));
     }
-    // Of large writes since the last sync the bytes may be lost, and are EIO then.
-    let may_be_lost = |block: &Range<usize>| {
-        file.large.iter().any(|(number, range)| *number > durable && range.start < block.end && block.start < range.end)
-    };
-    if let Some(block) = thing.lost.iter().find(|block| !may_be_lost(block)) {
-        return Some(format!("EIO at {block:?}; large writes {:?}", file.large));
+    let lossy: Vec<_> = file.large.iter().filter(|(number, _)| *number > durable).map(|(_, range)| range).collect();
+    if let Some(range) = thing.lost.iter().find(|lost| !is_covered(lost, &lossy)) {
+        return Some(format!("EIO at {range:?}; large writes {:?}", file.large));
     }
-    let is_lost = |at: usize| thing.lost.iter().any(|block| block.contains(&at));
-    let wrong = |at: &usize| thing.bytes[*at] != file.bytes[*at] && !is_lost(*at);
-    // By pages first: most of them are equal.
-    let pages = thing.bytes.chunks(PAGE).zip(file.bytes.chunks(PAGE)).enumerate();
-    let unequal = pages.filter(|(_, (found, expected))| found != expected);
-    let at = unequal.flat_map(|(page, (found, _))| page * PAGE..page * PAGE + found.len()).find(wrong)?;
+    // What lies between the lost ranges.
+    let starts = std::iter::once(0).chain(thing.lost.iter().map(|lost| lost.end));
+    let ends = thing.lost.iter().map(|lost| lost.start).chain([file.bytes.len()]);
+    let wrong = starts.zip(ends).find(|(start, end)| thing.bytes[*start..*end] != file.bytes[*start..*end]);
+    let (start, end) = wrong?;
+    let at = (start..end).find(|at| thing.bytes[*at] != file.bytes[*at])?;
     let zeros = thing.bytes[at..].iter().take_while(|byte| **byte == 0).count();
     Some(format!("{} bytes, wrong from {at} on ({zeros} zeros there)", file.bytes.len()))
+}
+
+/// Whether the ranges, as far as reads can tell their ends, hold all of `lost`.
+fn is_covered(lost: &Range<usize>, ranges: &[&Range<usize>]) -> bool {
+    let mut at = lost.start;
+    while at < lost.end {
+        let holds = |range: &&&Range<usize>| range.start / FINEST * FINEST <= at && at < range.end;
+        match ranges.iter().filter(holds).map(|range| range.end.next_multiple_of(FINEST)).max() {
+            Some(end) => at = end,
+            None => return false,
+        }
+    }
+    true
 }
 
 fn read(root: &Path) -> Result<Found, String> {
@@ -257,7 +268,10 @@ fn read_blocks(
     lost: &mut Vec<Range<usize>>,
 ) -> io::Result<()> {
     let Some((size, finer)) = sizes.split_first() else {
-        lost.push(start..start + out.len());
+        match lost.last_mut().filter(|last| last.end == start) {
+            Some(last) => last.end += out.len(),
+            None => lost.push(start..start + out.len()),
+        }
         return Ok(());
     };
     for (index, block) in out.chunks_mut(*size).enumerate() {

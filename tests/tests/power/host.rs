@@ -2,8 +2,9 @@
 
 use std::{
     fs,
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
-    process::Command,
+    process::{Child, Command, Stdio},
     sync::Arc,
     time::Duration,
 };
@@ -29,11 +30,12 @@ pub struct Host {
     drives: Drives,
     scratch: Scratch,
     boots: std::cell::Cell<u32>,
+    _keeper: Keeper,
 }
 
 impl Host {
     /// Moves the calling thread, and what it starts from now on, into a mount namespace. The kernel ends every mount in it, and lets
-    /// go of every loop device, when the last process in it ends.
+    /// go of every loop device, when the last process in it ends, also where the test is killed.
     pub fn new() -> Self {
         for tool in ["mkfs.ext4", "mount", "umount", "losetup"] {
             let found = run(Command::new("which").arg(tool), LIMIT).code == Some(0);
@@ -45,10 +47,11 @@ impl Host {
         unsafe { unshare_unsafe(UnshareFlags::NEWNS) }.expect("a mount namespace: run this test as root");
         let private = MountPropagationFlags::PRIVATE | MountPropagationFlags::REC;
         mount_change("/", private).expect("private mounts");
+        let keeper = Keeper::new();
         let scratch = Scratch::new();
         let drives = scratch.path().join("drives");
         fs::create_dir(&drives).expect("mkdir");
-        let host = Self { drives: Drives::new(&drives), scratch, boots: Default::default() };
+        let host = Self { drives: Drives::new(&drives), scratch, boots: Default::default(), _keeper: keeper };
         host.boot();
         mount_bind(host.boot_id(), BOOT_ID).expect("a boot id of its own");
         host
@@ -86,6 +89,26 @@ impl Host {
         command.args(["-t", "ext4", "-o", "loop,noatime,nodiscard"]).arg(file).arg(path);
         run(&mut command, LIMIT).ok();
         Mounted { disk, path: path.to_owned() }
+    }
+}
+
+/// A process that has the namespace for as long as the test lives. When the test is killed the mounts are ended by this one, not by the
+/// test itself, which would wait for its own drives: ext4 writes to them for the last time.
+struct Keeper(Child);
+
+impl Keeper {
+    fn new() -> Self {
+        // Its input ends when the test does. In a group of its own, so that what kills the test's group leaves it alone.
+        let mut cat = Command::new("cat");
+        cat.process_group(0).stdin(Stdio::piped()).stdout(Stdio::null());
+        Self(cat.spawn().expect("cat"))
+    }
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        drop(self.0.stdin.take());
+        let _ = self.0.wait();
     }
 }
 

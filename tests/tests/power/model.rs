@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, ops::Range, sync::Arc};
 pub const LARGE: usize = 128 << 10;
 
 /// Where the kernel may cut a write.
-pub const PAGE: usize = 4096;
+const PAGE: usize = 4096;
 
 /// One change, done by one call (or one open and one call).
 #[derive(Clone, Debug)]
