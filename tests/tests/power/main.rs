@@ -24,17 +24,20 @@ mod host;
 mod model;
 mod workload;
 
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    fs::{self, File},
+};
 
 use disk::{Recording, Survivors};
 use host::Host;
 use rand::{Rng, SeedableRng, rngs::StdRng};
-use sluice_tests::{Stopwatch, needs_binary, number_from_env};
+use sluice_tests::{Scratch, Stopwatch, needs_binary, number_from_env};
 
 const SEED: u64 = 20;
 const CHANGES: u64 = 500;
 /// As many as fit into a minute or so.
-const CUTS: u64 = 12;
+const CUTS: u64 = 20;
 
 #[test]
 fn a_loss_of_power_takes_nothing_that_was_synced() {
@@ -67,6 +70,37 @@ fn a_loss_of_power_takes_nothing_that_was_synced() {
         }
     }
     eprintln!("power: {count} disks at {} points checked in {:?}, {lost_bytes} bytes EIO", cuts.len(), watch.elapsed());
+}
+
+/// The disk itself: a test on one that loses nothing, or syncs by itself, would prove nothing.
+#[test]
+fn the_disk_keeps_what_was_synced_and_may_forget_the_rest() {
+    let (host, place) = (Host::new(), Scratch::new());
+    let path = place.path().join("disk");
+    let mounted = host.mount(host.format(), &path);
+    fs::write(path.join("synced"), b"synced").unwrap();
+    File::open(path.join("synced")).unwrap().sync_all().unwrap();
+    File::open(&path).unwrap().sync_all().unwrap();
+    let synced = mounted.disk.position();
+    // Past the page cache: the drive has it, and was not told to keep it.
+    fs::write(path.join("not"), [1; 4096]).unwrap();
+    rustix::fs::syncfs(File::open(&path).unwrap()).unwrap();
+    let recording = mounted.disk.recording();
+    drop(mounted);
+    let mut rng = StdRng::seed_from_u64(SEED);
+    let mut names = |cut, survivors| {
+        let mounted = host.mount(recording.cut(cut, survivors, &mut rng), &path);
+        let names = [path.join("synced").exists(), path.join("not").exists()];
+        drop(mounted);
+        names
+    };
+    let end = recording.len();
+    assert_eq!(names(synced, Survivors::All), [true, false]);
+    assert_eq!(names(end, Survivors::All), [true, true]);
+    assert!(Survivors::EVERY.iter().all(|survivors| names(synced, *survivors)[0]));
+    // The record that commits the second file: written, and not flushed yet.
+    let forgets = |cut: usize| !names(cut, Survivors::None)[1] && names(cut, Survivors::All)[1];
+    assert!((synced..end).any(forgets), "every write was flushed at once");
 }
 
 /// Says which disk it was when a check panics.
