@@ -108,6 +108,27 @@ pub fn check(host: &Host, image: &Image, history: &History, cut: usize) -> Resul
     Ok(Seen { lost_bytes })
 }
 
+/// Starts the volume on an image from the time while it was being made: it is empty, at the latest when fsck, which `up` then advises,
+/// has mended it.
+pub fn check_new(host: &Host, image: Image) -> Result<(), String> {
+    let recovered = Recovered::new(host, image);
+    let mount = match recovered.volume.try_up() {
+        Ok(mount) => mount,
+        Err(ran) if ran.stderr.contains("fsck --repair") => {
+            let ran =
+                recovered.volume.sluice(["fsck".as_ref(), recovered.volume.dir().as_os_str(), "--repair".as_ref()]);
+            if ran.code != Some(0) {
+                return Err(format!("fsck: {ran:#?}"));
+            }
+            recovered.up()?
+        }
+        Err(ran) => return Err(format!("up failed: {ran:#?}")),
+    };
+    same(&Found::default(), &read(mount.root())?, "in a volume that was being made")?;
+    mount.umount();
+    recovered.fsck()
+}
+
 fn same(expected: &Found, found: &Found, when: &str) -> Result<(), String> {
     let (none, paths) = (String::from("nothing"), expected.0.keys().chain(found.0.keys()));
     let describe = |thing: Option<&Thing>| thing.map_or(none.clone(), Thing::describe);

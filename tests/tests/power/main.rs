@@ -72,6 +72,25 @@ fn a_loss_of_power_takes_nothing_that_was_synced() {
     eprintln!("power: {count} disks at {} points checked in {:?}, {lost_bytes} bytes EIO", cuts.len(), watch.elapsed());
 }
 
+#[test]
+fn a_loss_of_power_while_a_volume_is_made() {
+    needs_binary!();
+    let host = Host::new();
+    let (recording, history) = workload::record(&host, SEED, 0);
+    let all: Vec<_> = (0..=history.made).flat_map(|cut| Survivors::EVERY.map(|survivors| (cut, survivors))).collect();
+    // Those where something is in doubt, and of these so many that the test stays short.
+    let doubtful: Vec<_> = all.into_iter().filter(|(cut, _)| recording.in_doubt(*cut) > 0).collect();
+    let every = number_from_env("SLUICE_POWER_CUTS", CUTS) == 0;
+    let step = if every { 1 } else { doubtful.len().div_ceil(CUTS as usize) };
+    for &(cut, survivors) in doubtful.iter().step_by(step) {
+        let context = format!("cut {cut} of {} while the volume was made, {survivors:?}", history.made);
+        let image = recording.cut(cut, survivors, &mut StdRng::seed_from_u64(cut as u64));
+        let told = OnPanic(&context);
+        check::check_new(&host, image).unwrap_or_else(|e| panic!("{context}: {e}"));
+        std::mem::forget(told);
+    }
+}
+
 /// The disk itself: a test on one that loses nothing, or syncs by itself, would prove nothing.
 #[test]
 fn the_disk_keeps_what_was_synced_and_may_forget_the_rest() {
