@@ -8,14 +8,14 @@
 //!
 //! What must be survived: everything that had returned before the last sync that had returned is there, exactly; what came later is
 //! there up to some change, in order, and nothing of what came behind it; bytes of a write of 128 KiB and more that was not synced may
-//! be EIO, never anything else; fsck finds nothing; opening the same disk twice gives the same.
+//! be EIO, never anything else; where nothing is, fsck finds nothing; opening the same disk twice gives the same.
 //!
 //! | variable | meaning |
 //! |---|---|
 //! | `SLUICE_POWER_CHANGES` | changes of the workload |
 //! | `SLUICE_POWER_CUTS` | points to cut at, spread by chance; 0: every one |
 //! | `SLUICE_POWER_FIRST` | with 0 cuts: the point to begin at, to go on with a long run |
-//! | `SLUICE_SEED` | of the workload and of what survives; fixed by default |
+//! | `SLUICE_SEED` | of the workload, of the points and of what survives; fixed by default. When the volume syncs and stores by itself is the scheduler's |
 
 mod check;
 mod disk;
