@@ -11,10 +11,11 @@ LONG_KILL_ROUNDS ?= 200
 LONG_DIFF_OPS ?= 50000
 LONG_SIM_SEEDS ?= 10000
 FUZZ_SECONDS ?= 60
+POWER_SEED ?= 20
 # Ends a test program that hangs, and runs what failed once more by itself.
 RUNNER := CARGO_TARGET_$(shell rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER=$(CURDIR)/scripts/test-program
 
-.PHONY: help deps build check test test-unit test-end-to-end pjdfstest test-long fuzz-replay fuzz demo demo-s3 example bench bench-full
+.PHONY: help deps build check test test-unit test-end-to-end pjdfstest test-long test-power fuzz-replay fuzz demo demo-s3 example bench bench-full
 
 help: ## This list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 26
@@ -54,6 +55,9 @@ test-long: deps build ## 200 kills, 50,000 random operations, 10,000 seeds of th
 	SLUICE_KILL_ROUNDS=$(LONG_KILL_ROUNDS) $(CARGO) test --package sluice-tests --locked --test group killed -- --nocapture
 	SLUICE_SIM_SEEDS=$(LONG_SIM_SEEDS) $(CARGO) test --release --package sluice-sim --locked --test seeds seeds_hold -- --nocapture
 	SLUICE_DIFF_OPS=$(LONG_DIFF_OPS) $(CARGO) test --package sluice-tests --locked --test differential -- --nocapture
+
+test-power: deps build ## A loss of power at every point of a recorded disk; POWER_SEED chooses another recording
+	SLUICE_POWER_CUTS=0 SLUICE_SEED=$(POWER_SEED) $(CARGO) test --package sluice-tests --locked --test power -- --nocapture
 
 fuzz-replay: deps ## Every stored fuzz input through its parser, with the stable compiler
 	$(CARGO) test --package sluice-tests --locked --test fuzz_corpus

@@ -45,6 +45,8 @@ impl Scratch {
 #[derive(Clone, Debug)]
 pub struct Volume {
     scratch: Scratch,
+    /// Relative to the scratch directory.
+    dir: PathBuf,
     options: Vec<OsString>,
     env: Vec<(OsString, OsString)>,
 }
@@ -55,7 +57,14 @@ impl Volume {
     pub fn new() -> Self {
         let scratch = Scratch::new();
         fs::create_dir(scratch.path().join("mnt")).expect("mkdir");
-        Self { scratch, options: Vec::new(), env: Vec::new() }
+        Self { scratch, dir: "volume".into(), options: Vec::new(), env: Vec::new() }
+    }
+
+    /// Puts the volume's directory there instead of beside its mount point.
+    #[must_use]
+    pub fn in_dir(mut self, dir: impl Into<PathBuf>) -> Self {
+        self.dir = dir.into();
+        self
     }
 
     /// Adds an option and its value to every later `up`.
@@ -74,7 +83,7 @@ impl Volume {
 
     /// The volume's directory: meta/, objects/, cache/ and journal/ are in it.
     pub fn dir(&self) -> PathBuf {
-        self.scratch.path().join("volume")
+        self.scratch.path().join(&self.dir)
     }
 
     /// Where it is mounted.

@@ -6,12 +6,13 @@ use crate::{
     lock::VolumeLock,
     output::{explained, out},
     units::quoted,
-    volume::{begin_journal, open_store},
+    volume::{begin_journal, open_store, parse_marker},
 };
 use anyhow::{Context, anyhow, bail};
 use bytes::Bytes;
+use futures::StreamExt;
 use sluice_base::{OsEntropy, Seq, VolumeId};
-use sluice_object::{PutMode, StoreError, StoreUrl, VOLUME_MARKER};
+use sluice_object::{PutMode, Store, StoreError, StoreUrl, VOLUME_MARKER};
 use std::{
     ffi::OsString,
     fs,
@@ -68,7 +69,7 @@ pub async fn make(dir: &Path, store: &str, force: bool) -> anyhow::Result<Volume
     if made.is_err() {
         traces.remove(dir);
     }
-    made.map(|()| config)
+    made
 }
 
 /// No volume, and nothing that a volume would mix with.
@@ -103,7 +104,7 @@ pub fn check_free(dir: &Path, is_locked: bool) -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn write(dir: &Path, config: &VolumeConfig, force: bool, traces: &mut Traces) -> anyhow::Result<()> {
+async fn write(dir: &Path, config: &VolumeConfig, force: bool, traces: &mut Traces) -> anyhow::Result<VolumeConfig> {
     traces.make_dir(dir)?;
     traces.take_lock(dir)?;
     if !force {
@@ -116,22 +117,36 @@ async fn write(dir: &Path, config: &VolumeConfig, force: bool, traces: &mut Trac
     let store = open_store(config, dir, true)?;
     store.probe().await.map_err(|error| anyhow!("{error}"))?;
     let mode = if force { PutMode::Overwrite } else { PutMode::Create };
-    match store.put_blob(VOLUME_MARKER, Bytes::from(config.to_json()), mode).await {
-        Ok(()) => {}
-        Err(StoreError::Exists { .. }) => {
-            bail!(
+    let config = match store.put_blob(VOLUME_MARKER, Bytes::from(config.to_json()), mode).await {
+        Ok(()) => config.clone(),
+        Err(StoreError::Exists { .. }) => match half_made(dir, config, &store).await? {
+            Some(config) => config,
+            None => bail!(
                 "{} holds a volume already; choose another prefix, or `sluice format --force` to make a new volume there",
                 store.place()
-            )
-        }
+            ),
+        },
         Err(error) => return Err(error).with_context(|| format!("writing to {}", store.place())),
-    }
+    };
     sluice_ship::forget(&store).await.with_context(|| format!("removing old metadata from {}", store.place()))?;
     for part in ["meta", "journal", "cache"] {
         empty_dir(&dir.join(part)).with_context(|| format!("removing the old {part} of {}", dir.display()))?;
     }
-    begin_journal(dir, config, Seq(1))?;
-    config.save(dir)
+    begin_journal(dir, &config, Seq(1))?;
+    config.save(dir)?;
+    Ok(config)
+}
+
+/// The volume that a process began to make here and did not end, being killed or without power: its store is in the directory of which we
+/// have the lock, and has the marker and no object; of the directory itself it is known that it has no metadata.
+async fn half_made(dir: &Path, config: &VolumeConfig, store: &Store) -> anyhow::Result<Option<VolumeConfig>> {
+    let StoreUrl::File(path) = config.store_url(dir)? else { return Ok(None) };
+    if !path.starts_with(dir) || std::pin::pin!(store.list_objects()).next().await.is_some() {
+        return Ok(None);
+    }
+    let bytes = store.get_blob(VOLUME_MARKER).await.with_context(|| format!("the store {}", store.place()))?;
+    let found = parse_marker(&bytes, store, dir)?;
+    Ok((found.store == config.store).then_some(found))
 }
 
 /// What a start that fails takes away again.

@@ -1,21 +1,25 @@
 //! Writes: small files stay inline in the metadata, small writes travel in the log record and pack an open object, large
-//! ones go straight to a slot while the record has their address and sums.
+//! ones go straight to a slot while the record has their address and sums, and their ends that fill no segment.
 
 use crate::{
     DataNote, Failure, HandleId, Vfs,
-    dirty::Reservation,
+    dirty::{DirtyObject, Reservation},
     files::{FileData, FileState, Shape},
 };
 use sluice_base::{
     Errno, Ino, ObjectId,
-    limits::{FILE_BYTES_MAX, INLINE_BYTES_MAX, SMALL_WRITE_BYTES},
+    limits::{FILE_BYTES_MAX, INLINE_BYTES_MAX, SEGMENT_BYTES, SMALL_WRITE_BYTES},
 };
 use sluice_meta::{
     Attachment, DataChange, SizeChange,
     extent::{Extent, Place},
 };
 use sluice_run::collections::HashSet;
-use std::sync::{Arc, atomic::Ordering};
+use sluice_store::SegmentSum;
+use std::{
+    ops::Range,
+    sync::{Arc, atomic::Ordering},
+};
 
 /// Largest piece of one log record; the journal takes records of up to 2 MiB.
 const RECORD_DATA_MAX: usize = 1 << 20;
@@ -179,16 +183,13 @@ impl Vfs {
             let next_seq = sluice_base::Seq(self.parts.journal.written().0 + 1);
             let reserved = self.dirty.append(&mut data.stream, at, rest, large, next_seq)?;
             let object = &reserved.object;
-            let sums = if large { object.sums(reserved.offset, reserved.len) } else { None };
-            let in_record = if sums.is_some() { &rest[..0] } else { &rest[..reserved.len as usize] };
-            let note = DataNote {
-                object: object.id,
-                offset: reserved.offset,
-                len: reserved.len,
-                slot: object.location(),
-                sums,
-            };
-            batch.attachments.push(Attachment { header: note.encode(), data: in_record });
+            for part in parts(object, &reserved, large) {
+                let (start, end) = (part.range.start - reserved.offset, part.range.end - reserved.offset);
+                let data = if part.sums.is_some() { &rest[..0] } else { &rest[start as usize..end as usize] };
+                let (offset, len) = (part.range.start, part.range.end - part.range.start);
+                let note = DataNote { object: object.id, offset, len, slot: object.location(), sums: part.sums };
+                batch.attachments.push(Attachment { header: note.encode(), data });
+            }
             let place = Some(Place { object: object.id, offset: reserved.offset });
             batch.extents.push(Extent { offset: at, len: reserved.len.into(), place });
             // Another writer's commit may have failed after it began the object, so every commit offers the record; it is
@@ -199,6 +200,28 @@ impl Vfs {
         }
         Ok(())
     }
+}
+
+/// A part of what a write put into an object.
+struct Part {
+    range: Range<u32>,
+    /// Of a part that only the slot has.
+    sums: Option<Vec<SegmentSum>>,
+}
+
+/// Of a large write the whole segments are in the slot only. What shares a segment with other writes is in the record as well: a
+/// segment has one sum, so where the power takes bytes that were not synced it would take what was synced beside them.
+fn parts(object: &DirtyObject, reserved: &Reservation, large: bool) -> Vec<Part> {
+    const SEGMENT: u32 = SEGMENT_BYTES as u32;
+    let (start, end) = (reserved.offset, reserved.offset + reserved.len);
+    let whole = start.next_multiple_of(SEGMENT)..end - end % SEGMENT;
+    let sums = if large && !whole.is_empty() { object.sums(whole.start, whole.end - whole.start) } else { None };
+    if sums.is_none() {
+        return vec![Part { range: start..end, sums }];
+    }
+    let in_record = |range| Part { range, sums: None };
+    let parts = [in_record(start..whole.start), Part { range: whole.clone(), sums }, in_record(whole.end..end)];
+    parts.into_iter().filter(|part| !part.range.is_empty()).collect()
 }
 
 /// What a write collects before it commits.
