@@ -262,6 +262,18 @@ fn mistakes_are_told_with_what_to_do() {
     mount.umount();
     made.sluice(["format", made.dir().to_str().unwrap(), "--store", &store, "--force"]).ok();
     recover(&volume, &store).refused_with(&["holds no metadata"]);
+    // Whose metadata is lost is not made anew by the way.
+    let lost = Volume::new();
+    let mount = lost.up();
+    fs::write(mount.path("file"), b"text").unwrap();
+    mount.umount();
+    ["meta", "journal", "cache"].iter().for_each(|part| fs::remove_dir_all(lost.dir().join(part)).unwrap());
+    let ran = lost.try_up().map(Mount::umount).expect_err("refused");
+    ran.refused_with(&["holds a volume already", "sluice recover --from-store"]);
+    recover(&lost, "file:objects").ok();
+    let mount = lost.up();
+    assert_eq!(fs::read(mount.path("file")).unwrap(), b"text");
+    mount.umount();
     // Damage is found, and names the blob.
     made.up().umount();
     let log = scratch.path().join("made/meta/checkpoint");

@@ -122,7 +122,8 @@ async fn write(dir: &Path, config: &VolumeConfig, force: bool, traces: &mut Trac
         Err(StoreError::Exists { .. }) => match half_made(dir, config, &store).await? {
             Some(config) => config,
             None => bail!(
-                "{} holds a volume already; choose another prefix, or `sluice format --force` to make a new volume there",
+                "{} holds a volume already; choose another prefix. If the directory of that volume is lost, \
+                 `sluice recover --from-store` makes it again; `sluice format --force` makes a new volume there, and forgets the old one",
                 store.place()
             ),
         },
@@ -138,10 +139,11 @@ async fn write(dir: &Path, config: &VolumeConfig, force: bool, traces: &mut Trac
 }
 
 /// The volume that a process began to make here and did not end, being killed or without power: its store is in the directory of which we
-/// have the lock, and has the marker and no object; of the directory itself it is known that it has no metadata.
+/// have the lock, and has the marker, no object and no metadata; of the directory itself it is known that it has no metadata.
 async fn half_made(dir: &Path, config: &VolumeConfig, store: &Store) -> anyhow::Result<Option<VolumeConfig>> {
     let StoreUrl::File(path) = config.store_url(dir)? else { return Ok(None) };
-    if !path.starts_with(dir) || std::pin::pin!(store.list_objects()).next().await.is_some() {
+    let has_objects = || async { std::pin::pin!(store.list_objects()).next().await.is_some() };
+    if !path.starts_with(dir) || has_objects().await || sluice_ship::has_any(store).await? {
         return Ok(None);
     }
     let bytes = store.get_blob(VOLUME_MARKER).await.with_context(|| format!("the store {}", store.place()))?;

@@ -25,6 +25,6 @@ mod shipper;
 mod tee;
 
 pub use blob::{BadBlob, parse};
-pub use restore::{RestoreError, Restored, forget, restore};
+pub use restore::{RestoreError, Restored, forget, has_any, restore};
 pub use shipper::{ShipStatus, Shipper, ShipperParts};
 pub use tee::{Tee, TeeLog};

@@ -137,6 +137,16 @@ pub async fn restore(
     Ok(Restored { seq: Seq(applied), shipped_secs, bytes })
 }
 
+/// Whether anything was shipped.
+pub async fn has_any(store: &Store) -> Result<bool, StoreError> {
+    for directory in [names::CHECKPOINTS, names::LOG] {
+        if !store.list_blobs(directory).await?.is_empty() {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
 /// Removes everything that was shipped: the volume is a new one.
 pub async fn forget(store: &Store) -> Result<(), StoreError> {
     for directory in [names::CHECKPOINTS, names::LOG] {

@@ -38,7 +38,9 @@ fn forget_others() {
     let found = fs::read_to_string("/proc/self/mountinfo").expect("mountinfo");
     let of_sluice = found.lines().filter(|line| line.contains(" - fuse.sluice "));
     // Names with blanks, which are escaped there, are not tests'.
-    of_sluice.filter_map(|line| line.split(' ').nth(4)).for_each(|at| drop(unmount(at, UnmountFlags::DETACH)));
+    of_sluice.filter_map(|line| line.split(' ').nth(4)).for_each(|at| {
+        let _ = unmount(at, UnmountFlags::DETACH);
+    });
 }
 
 impl Host {
