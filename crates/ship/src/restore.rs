@@ -63,6 +63,9 @@ pub enum RestoreError {
         /// Where it must not.
         needed: u64,
     },
+    /// Somebody else has gone on with it meanwhile.
+    #[error("{0} was changed while it was read, by a process that has the volume: end that, or try again")]
+    Moved(String),
     /// The store does not give it.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -79,17 +82,9 @@ pub async fn restore(
     wall_secs: u64,
     mut progress: impl FnMut(u64, u64),
 ) -> Result<Restored, RestoreError> {
-    let (head, next, log_bytes) = loop {
-        let found = checkpoint::find(store).await?;
-        let Some(head) = found.head.clone() else { return Err(RestoreError::Nothing(store.place().to_owned())) };
-        // Of a log that does not lead here from the checkpoint nothing is made better.
-        let end = found.last.map_or(head.begin, |last| last.last);
-        let since = found.last.map_or(head.begin, |last| last.since);
-        if checkpoint::fence(store, found.next, Seq(end), Seq(since), wall_secs).await? {
-            break (head, found.next, found.log_bytes);
-        }
-    };
-    let (all, mut bytes, mut shipped_secs) = (head.bytes + log_bytes, 0, 0);
+    let mut found = checkpoint::find(store).await?;
+    let Some(head) = found.head.take() else { return Err(RestoreError::Nothing(store.place().to_owned())) };
+    let (all, mut bytes, mut shipped_secs) = (head.bytes + found.log_bytes, 0, 0);
     let parts = (0..head.parts).map(|number| names::part(head.begin(), head.run, number)).collect();
     let mut parts = std::pin::pin!(read(store, parts).enumerate());
     while let Some((number, (key, body))) = parts.next().await {
@@ -107,30 +102,42 @@ pub async fn restore(
         bytes += body.len() as u64;
         progress(bytes, all);
     }
-    let mut applied = head.begin;
-    let mut blobs = std::pin::pin!(read(store, (head.log..next).map(names::log).collect()));
-    while let Some((key, body)) = blobs.next().await {
-        let body = body?;
-        let Blob { about, records } = decoded(&body, &key)?;
-        if about.kind == Kind::Part {
-            return Err(RestoreError::Name(key));
+    let (mut applied, mut since, mut next) = (head.begin, head.begin, head.log);
+    loop {
+        let mut blobs = std::pin::pin!(read(store, (next..found.next).map(names::log).collect()));
+        while let Some((key, body)) = blobs.next().await {
+            let body = body?;
+            let Blob { about, records } = decoded(&body, &key)?;
+            if about.kind == Kind::Part {
+                return Err(RestoreError::Name(key));
+            }
+            since = about.since;
+            if about.first > applied + 1 {
+                // Behind a gap, which the next checkpoint would have bridged.
+                break;
+            }
+            for (record, seq) in records.into_iter().zip(about.first..).filter(|(_, seq)| *seq > applied) {
+                apply(tables, Seq(seq), record, &key)?;
+            }
+            if about.kind == Kind::Log {
+                shipped_secs = about.wall_secs;
+            }
+            applied = applied.max(about.last);
+            bytes += body.len() as u64;
+            progress(bytes, all.max(bytes));
         }
-        if about.first > applied + 1 {
-            // Behind a gap, which the next checkpoint would have bridged.
+        if applied < head.end {
+            return Err(RestoreError::Short { place: store.place().to_owned(), end: applied, needed: head.end });
+        }
+        // Only now that there is somebody to go on with it.
+        next = found.next;
+        if checkpoint::fence(store, next, Seq(applied), Seq(since), wall_secs).await? {
             break;
         }
-        for (record, seq) in records.into_iter().zip(about.first..).filter(|(_, seq)| *seq > applied) {
-            apply(tables, Seq(seq), record, &key)?;
+        found = checkpoint::find(store).await?;
+        if found.head.as_ref().is_none_or(|head| head.log > next) {
+            return Err(RestoreError::Moved(store.place().to_owned()));
         }
-        if about.kind == Kind::Log {
-            shipped_secs = about.wall_secs;
-        }
-        applied = applied.max(about.last);
-        bytes += body.len() as u64;
-        progress(bytes, all);
-    }
-    if applied < head.end {
-        return Err(RestoreError::Short { place: store.place().to_owned(), end: applied, needed: head.end });
     }
     tables.rotate();
     tables.flush(tables.applied())?;

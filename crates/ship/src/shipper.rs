@@ -6,6 +6,7 @@ use crate::{
     names,
     tee::{Next, Tee},
 };
+use bytes::Bytes;
 use serde::Serialize;
 use sluice_base::{Clock, Entropy, Seq};
 use sluice_meta::store::{MetaError, MetaStore};
@@ -29,8 +30,8 @@ const INTERVAL: Duration = Duration::from_secs(3);
 const BLOB_BYTES: usize = 4 << 20;
 /// A log this long, and as long as the checkpoint, is replaced by another checkpoint: so nothing is shipped more than twice.
 const LOG_BYTES: u64 = 64 << 20;
-/// A log of so many blobs takes long to read, however small they are.
-const LOG_BLOBS: u64 = 2048;
+/// A log of so many blobs takes minutes to read, however small they are.
+const LOG_BLOBS: u64 = 16 << 10;
 /// The wait after a failure doubles from here to the last.
 const RETRY_FIRST: Duration = Duration::from_millis(200);
 const RETRY_LAST: Duration = Duration::from_secs(5);
@@ -136,7 +137,15 @@ struct Position {
     next: u64,
     /// No record behind this one is missing in the store's log.
     since: Seq,
+    /// What is made, until it is known to be there: it may be there although the answer was lost, and then nothing else can be.
+    blob: Option<Made>,
     making: Option<Making>,
+}
+
+/// A blob of the log.
+struct Made {
+    body: Bytes,
+    last: Seq,
 }
 
 /// A checkpoint under way.
@@ -268,13 +277,13 @@ impl Shipper {
         self.ship(position).await?;
         let is_long = position.log_bytes > LOG_BYTES.max(position.head.as_ref().map_or(0, |head| head.bytes))
             || position.head.as_ref().is_some_and(|head| position.next - head.log > LOG_BLOBS);
-        let is_busy = self.wanted.load(Relaxed) > position.shipped.0;
-        if position.making.is_none() && (position.head.is_none() || (is_long && !is_busy)) {
+        if position.making.is_none() && (position.head.is_none() || is_long) {
             self.begin_checkpoint(position);
         }
         if let Some(making) = &mut position.making {
-            // What comes meanwhile is shipped meanwhile.
-            let patience = if self.is_waited_for() { RETRY_FIRST } else { Duration::ZERO };
+            // What comes meanwhile is shipped meanwhile: at once, where it is of use already.
+            let is_whole = position.head.is_some() && !self.finishing.load(Relaxed);
+            let patience = if is_whole { Duration::ZERO } else { RETRY_FIRST };
             let Ok(made) = timeout(patience, &mut making.made).await else {
                 self.tell(position);
                 return Ok(());
@@ -319,7 +328,7 @@ impl Shipper {
             };
             if checkpoint::fence(store, found.next, shipped, since, self.wall_secs()).await? {
                 let (log_bytes, next) = (found.log_bytes, found.next + 1);
-                return Ok(Position { shipped, head, log_bytes, next, since, making: None });
+                return Ok(Position { shipped, head, log_bytes, next, since, blob: None, making: None });
             }
         }
     }
@@ -328,6 +337,7 @@ impl Shipper {
     async fn ship(&self, position: &mut Position) -> Result<(), ShipError> {
         let tables = &self.parts.tables;
         loop {
+            self.put(position).await?;
             let end = tables.synced().min(tables.visible());
             let records = match self.parts.tee.after(position.shipped, end, BLOB_BYTES) {
                 Next::Nothing => return Ok(()),
@@ -344,16 +354,25 @@ impl Shipper {
             let last = Seq(position.shipped.0 + records.len() as u64);
             let (first, since, wall_secs) = (position.shipped.0 + 1, position.since.0, self.wall_secs());
             let body = blob::encode(About { kind: Kind::Log, first, last: last.0, since, wall_secs }, &records);
-            let bytes = body.len() as u64;
-            // Whoever makes a blob with this number first is the one that ships.
-            match self.parts.store.put_blob(&names::log(position.next), body, PutMode::Create).await {
-                Err(StoreError::Exists { .. }) => return Err(ShipError::Fenced),
-                other => other?,
-            }
-            (position.shipped, position.next) = (last, position.next + 1);
-            position.log_bytes += bytes;
-            self.tell(position);
+            position.blob = Some(Made { body, last });
         }
+    }
+
+    /// Puts the blob that was made.
+    async fn put(&self, position: &mut Position) -> Result<(), ShipError> {
+        let Some(Made { body, last }) = &position.blob else { return Ok(()) };
+        let (store, key) = (&self.parts.store, names::log(position.next));
+        // Whoever makes a blob with this number first is the one that ships.
+        match store.put_blob(&key, body.clone(), PutMode::Create).await {
+            Err(StoreError::Exists { .. }) if store.get_blob(&key).await? != *body => return Err(ShipError::Fenced),
+            Err(StoreError::Exists { .. }) => {}
+            other => other?,
+        }
+        (position.shipped, position.next) = (*last, position.next + 1);
+        position.log_bytes += body.len() as u64;
+        position.blob = None;
+        self.tell(position);
+        Ok(())
     }
 
     fn begin_checkpoint(&self, position: &mut Position) {

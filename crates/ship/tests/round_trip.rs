@@ -2,7 +2,10 @@
 
 use sluice_base::{Clock, Entropy, SeededEntropy, Seq, SystemClock};
 use sluice_meta::store::{Log, MemoryLog, MemoryTables, MetaError, MetaStore, Options, Tables};
-use sluice_object::{FaultyBackend, MemoryBackend, Store, StoreOptions, backend::Faults};
+use sluice_object::{
+    FaultyBackend, MemoryBackend, Store, StoreOptions,
+    backend::{Fault, Faults, RequestKind},
+};
 use sluice_ship::{RestoreError, Shipper, ShipperParts, Tee, TeeLog, restore};
 use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc, time::Duration};
 
@@ -159,4 +162,24 @@ async fn damage_on_the_way_is_read_again_and_lasting_damage_is_told() {
         rig.store.delete_blob(&entry.key).await.expect("deleted");
     }
     assert!(matches!(rig.restored().await, Err(RestoreError::Store(_))));
+}
+
+/// A blob may be there although its answer was lost and the store then away for longer than a request lasts: it is not somebody else's.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_blob_whose_answer_was_lost_is_known_again() {
+    let mut rig = Rig::new(3);
+    let options = StoreOptions { attempts_max: 1, ..StoreOptions::default() };
+    rig.store = Store::with_backend(rig.backend.clone(), "memory:", options, Arc::new(SeededEntropy::new(3)));
+    let process = rig.start(Seq(0));
+    rig.write(&process, 5);
+    process.shipper.finish(LONG).await.expect("shipped");
+    rig.backend.plan(RequestKind::Put, Fault::LostAnswer);
+    rig.write(&process, 5);
+    process.shipper.shipped(rig.log.last()).await.expect("shipped");
+    assert_eq!(process.shipper.status().stopped, false);
+    rig.write(&process, 5);
+    process.shipper.finish(LONG).await.expect("shipped");
+    process.shipper.stop();
+    let (keys, seq) = rig.restored().await.expect("restored");
+    assert!(seq == rig.log.last() && rig.history[seq.0 as usize] == keys);
 }
