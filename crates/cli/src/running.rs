@@ -45,6 +45,8 @@ impl Tier {
     }
 }
 
+/// Objects that are stored at once where syncs wait for them.
+const UPLOADS_OF_SYNCS: usize = 16;
 /// How long programs that entered a mount whose start failed may keep it.
 const TAKE_BACK_WAIT: Duration = Duration::from_secs(5);
 
@@ -83,6 +85,8 @@ impl Running {
             Shipper::start(ShipperParts { tables: tables.clone(), tee, store, clock, entropy }, &runtime)
         });
         if let (Tier::Object, Some(ship)) = (tier, &ship) {
+            // Each sync waits for an object of its own or of a few others: small ones, many at once. Memory bounds large ones.
+            settings.uploads = UPLOADS_OF_SYNCS;
             let ship = ship.clone();
             settings.durability = Durability::Object(Arc::new(move |seq| {
                 let ship = ship.clone();

@@ -136,21 +136,31 @@ async fn about(store: &Store, key: &str) -> Result<About, StoreError> {
     }
 }
 
-/// Ends the log of whoever has shipped so far: the next blob that it makes has another number than it thinks. False when that has just made
-/// one more.
+/// Blobs of the log that are under way at once: a sync that comes while one is need not wait for that before its own.
+pub(crate) const BLOBS_MAX: usize = 4;
+
+/// Ends the log of whoever has shipped so far, from `number` on; returns the number that comes next. `None` when that has just made one more.
+///
+/// The blob with that number is created: whoever is first has it. What comes behind it may be under way as well and even be there. It counts for
+/// nothing without the one before, so it is replaced.
 pub(crate) async fn fence(
     store: &Store,
     number: u64,
     last: Seq,
     since: Seq,
     wall_secs: u64,
-) -> Result<bool, StoreError> {
+) -> Result<Option<u64>, StoreError> {
     let about = About { kind: Kind::Fence, first: last.0 + 1, last: last.0, since: since.0, wall_secs };
     let body = blob::encode::<&[u8]>(about, &[]);
-    match store.put_blob(&names::log(number), body, PutMode::Create).await {
-        Err(StoreError::Exists { .. }) => Ok(false),
-        other => other.map(|()| true),
+    match store.put_blob(&names::log(number), body.clone(), PutMode::Create).await {
+        Err(StoreError::Exists { .. }) => return Ok(None),
+        other => other?,
     }
+    let next = number + BLOBS_MAX as u64;
+    for number in number + 1..next {
+        store.put_blob(&names::log(number), body.clone(), PutMode::Overwrite).await?;
+    }
+    Ok(Some(next))
 }
 
 /// Removes what `head` and the log behind it do not need.

@@ -63,8 +63,10 @@ pub enum RestoreError {
         /// Where it must not.
         needed: u64,
     },
-    /// Somebody else has gone on with it meanwhile.
-    #[error("{0} was changed while it was read, by a process that has the volume: end that, or try again")]
+    /// Somebody else has gone on with it meanwhile, or something of it was deleted.
+    #[error(
+        "the metadata in {0} was changed while it was read, or parts of it are deleted: end the process that has the volume, and try again"
+    )]
     Moved(String),
     /// The store does not give it.
     #[error(transparent)]
@@ -72,6 +74,14 @@ pub enum RestoreError {
     /// The tables do not take it.
     #[error(transparent)]
     Engine(#[from] EngineError),
+}
+
+/// What was listed and is gone was removed by whoever has made a newer checkpoint.
+fn gone(error: StoreError, store: &Store) -> RestoreError {
+    match error {
+        StoreError::NotFound { .. } => RestoreError::Moved(store.place().to_owned()),
+        other => other.into(),
+    }
 }
 
 /// Reads the checkpoint and the log behind it into `tables`, which are empty; `progress` hears of bytes read and, once known, of all.
@@ -88,7 +98,7 @@ pub async fn restore(
     let parts = (0..head.parts).map(|number| names::part(head.begin(), head.run, number)).collect();
     let mut parts = std::pin::pin!(read(store, parts).enumerate());
     while let Some((number, (key, body))) = parts.next().await {
-        let body = body?;
+        let body = body.map_err(|error| gone(error, store))?;
         let blob = decoded(&body, &key)?;
         if (blob.about.kind, blob.about.first, blob.about.last) != (Kind::Part, head.begin, number as u64) {
             return Err(RestoreError::Name(key));
@@ -106,7 +116,7 @@ pub async fn restore(
     loop {
         let mut blobs = std::pin::pin!(read(store, (next..found.next).map(names::log).collect()));
         while let Some((key, body)) = blobs.next().await {
-            let body = body?;
+            let body = body.map_err(|error| gone(error, store))?;
             let Blob { about, records } = decoded(&body, &key)?;
             if about.kind == Kind::Part {
                 return Err(RestoreError::Name(key));
@@ -131,7 +141,7 @@ pub async fn restore(
         }
         // Only now that there is somebody to go on with it.
         next = found.next;
-        if checkpoint::fence(store, next, Seq(applied), Seq(since), wall_secs).await? {
+        if checkpoint::fence(store, next, Seq(applied), Seq(since), wall_secs).await?.is_some() {
             break;
         }
         found = checkpoint::find(store).await?;

@@ -2,11 +2,12 @@
 
 use crate::{
     blob::{self, About, Head, Kind},
-    checkpoint::{self, CheckpointError},
+    checkpoint::{self, BLOBS_MAX, CheckpointError},
     names,
     tee::{Next, Tee},
 };
 use bytes::Bytes;
+use futures::{StreamExt, stream::FuturesUnordered};
 use serde::Serialize;
 use sluice_base::{Clock, Entropy, Seq};
 use sluice_meta::store::{MetaError, MetaStore};
@@ -18,6 +19,7 @@ use sluice_run::{
     watch,
 };
 use std::{
+    collections::VecDeque,
     sync::Arc,
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     time::Duration,
@@ -133,19 +135,24 @@ struct Position {
     /// The checkpoint that counts; none where nothing leads on from the one that the store has.
     head: Option<Head>,
     log_bytes: u64,
-    /// The blob that is made next.
+    /// Made up to here: in the store or on their way.
+    made: Seq,
+    /// The number of the blob that is made next.
     next: u64,
     /// No record behind this one is missing in the store's log.
     since: Seq,
-    /// What is made, until it is known to be there: it may be there although the answer was lost, and then nothing else can be.
-    blob: Option<Made>,
+    /// What is made, in its order, until it and all before it are known to be there. It may be there although the answer was lost, and then
+    /// nothing else can be.
+    blobs: VecDeque<Made>,
     making: Option<Making>,
 }
 
 /// A blob of the log.
 struct Made {
+    number: u64,
     body: Bytes,
     last: Seq,
+    is_there: bool,
 }
 
 /// A checkpoint under way.
@@ -326,53 +333,80 @@ impl Shipper {
                 (Some(head), Some(end)) => (end, head.begin()),
                 _ => (here, here),
             };
-            if checkpoint::fence(store, found.next, shipped, since, self.wall_secs()).await? {
-                let (log_bytes, next) = (found.log_bytes, found.next + 1);
-                return Ok(Position { shipped, head, log_bytes, next, since, blob: None, making: None });
+            let fenced = checkpoint::fence(store, found.next, shipped, since, self.wall_secs()).await?;
+            if let Some(next) = fenced {
+                let (log_bytes, blobs) = (found.log_bytes, VecDeque::new());
+                return Ok(Position { shipped, made: shipped, head, log_bytes, next, since, blobs, making: None });
             }
         }
     }
 
-    /// Ships what the journal has for good.
+    /// Ships what the journal has for good; what is added meanwhile as well, some blobs at a time.
     async fn ship(&self, position: &mut Position) -> Result<(), ShipError> {
-        let tables = &self.parts.tables;
+        // Of an earlier look that failed.
+        let mut puts: FuturesUnordered<_> =
+            position.blobs.iter().filter(|blob| !blob.is_there).map(|blob| self.put(blob.number, &blob.body)).collect();
         loop {
-            self.put(position).await?;
-            let end = tables.synced().min(tables.visible());
-            let records = match self.parts.tee.after(position.shipped, end, BLOB_BYTES) {
-                Next::Nothing => return Ok(()),
-                Next::Records(records) => records,
-                Next::Gap => {
-                    // Nothing leads on from what the store has: a checkpoint does.
-                    (position.making, position.head) = (None, None);
-                    position.shipped = tables.visible();
-                    position.since = position.shipped;
-                    self.begin_checkpoint(position);
-                    return Ok(());
-                }
+            while position.blobs.len() < BLOBS_MAX && self.make(position) {
+                let made = position.blobs.back().expect("it was made");
+                puts.push(self.put(made.number, &made.body));
+            }
+            let number = tokio::select! {
+                biased;
+                put = puts.next() => match put {
+                    Some(put) => put?,
+                    None => return Ok(()),
+                },
+                // Somebody waits for more.
+                () = self.now.notified(), if position.blobs.len() < BLOBS_MAX => continue,
             };
-            let last = Seq(position.shipped.0 + records.len() as u64);
-            let (first, since, wall_secs) = (position.shipped.0 + 1, position.since.0, self.wall_secs());
-            let body = blob::encode(About { kind: Kind::Log, first, last: last.0, since, wall_secs }, &records);
-            position.blob = Some(Made { body, last });
+            position.blobs.iter_mut().filter(|blob| blob.number == number).for_each(|blob| blob.is_there = true);
+            while position.blobs.front().is_some_and(|blob| blob.is_there) {
+                let made = position.blobs.pop_front().expect("it is the front");
+                position.shipped = made.last;
+                position.log_bytes += made.body.len() as u64;
+                self.tell(position);
+            }
         }
     }
 
-    /// Puts the blob that was made.
-    async fn put(&self, position: &mut Position) -> Result<(), ShipError> {
-        let Some(Made { body, last }) = &position.blob else { return Ok(()) };
-        let (store, key) = (&self.parts.store, names::log(position.next));
-        // Whoever makes a blob with this number first is the one that ships.
-        match store.put_blob(&key, body.clone(), PutMode::Create).await {
-            Err(StoreError::Exists { .. }) if store.get_blob(&key).await? != *body => return Err(ShipError::Fenced),
-            Err(StoreError::Exists { .. }) => {}
-            other => other?,
+    /// Makes the next blob, if there is anything for it.
+    fn make(&self, position: &mut Position) -> bool {
+        let tables = &self.parts.tables;
+        let end = tables.synced().min(tables.visible());
+        let records = match self.parts.tee.after(position.made, end, BLOB_BYTES) {
+            Next::Nothing => return false,
+            Next::Records(records) => records,
+            // What is under way first.
+            Next::Gap if !position.blobs.is_empty() => return false,
+            Next::Gap => {
+                // Nothing leads on from what the store has: a checkpoint does.
+                (position.making, position.head) = (None, None);
+                position.shipped = tables.visible();
+                (position.made, position.since) = (position.shipped, position.shipped);
+                self.begin_checkpoint(position);
+                return false;
+            }
+        };
+        let (first, last) = (position.made.0 + 1, Seq(position.made.0 + records.len() as u64));
+        let (since, wall_secs) = (position.since.0, self.wall_secs());
+        let body = blob::encode(About { kind: Kind::Log, first, last: last.0, since, wall_secs }, &records);
+        position.blobs.push_back(Made { number: position.next, body, last, is_there: false });
+        (position.made, position.next) = (last, position.next + 1);
+        true
+    }
+
+    /// Puts a blob; returns its number.
+    fn put(&self, number: u64, body: &Bytes) -> impl Future<Output = Result<u64, ShipError>> + Send + use<> {
+        let (store, key, body) = (self.parts.store.clone(), names::log(number), body.clone());
+        async move {
+            // Whoever makes a blob with this number first is the one that ships.
+            match store.put_blob(&key, body.clone(), PutMode::Create).await {
+                Err(StoreError::Exists { .. }) if store.get_blob(&key).await? != body => Err(ShipError::Fenced),
+                Err(StoreError::Exists { .. }) => Ok(number),
+                other => Ok(other.map(|()| number)?),
+            }
         }
-        (position.shipped, position.next) = (*last, position.next + 1);
-        position.log_bytes += body.len() as u64;
-        position.blob = None;
-        self.tell(position);
-        Ok(())
     }
 
     fn begin_checkpoint(&self, position: &mut Position) {
