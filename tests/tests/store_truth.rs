@@ -81,27 +81,45 @@ fn a_volume_comes_back_from_its_store_alone() {
     gateway.stop();
 }
 
+/// What comes back is what there was at some moment: no name without its bytes, and what was there before rather than half of what came then.
 #[test]
-fn what_had_not_arrived_is_named_and_never_zeros() {
+fn names_do_not_arrive_before_their_bytes() {
     let mut gateway = Gateway::new();
     gateway.bucket("bucket");
     let store = gateway.url("bucket", "volume");
-    let first = gateway.credentials(Volume::new()).option("--store", &store).option("--upload-delay", "1h");
+    let first = gateway.credentials(Volume::new()).option("--store", &store);
     let mount = first.up();
-    fs::write(mount.path("old"), noise(1, 5000)).unwrap();
+    fs::write(mount.path("file"), noise(1, 300_000)).unwrap();
     fs::write(mount.path("inline"), noise(2, 3000)).unwrap();
+    mount.umount();
+    let late = first.clone().option("--upload-delay", "1h");
+    let mount = late.up();
+    fs::write(mount.path("before"), b"text").unwrap();
     wait_shipped(&mount);
+    let shipped = mount.status()["metadata"]["shipped_seq"].as_u64();
+    let mut file = File::options().write(true).open(mount.path("file")).unwrap();
+    file.write_all(&noise(3, 300_000)).unwrap();
+    drop(file);
+    fs::rename(mount.path("inline"), mount.path("renamed")).unwrap();
+    // Two looks of the shipper, at the least.
+    let watch = sluice_tests::Stopwatch::start();
+    wait_for("some looks", LIMIT, || watch.elapsed() > Duration::from_secs(7));
+    assert_eq!(mount.status()["metadata"]["shipped_seq"].as_u64(), shipped);
     mount.kill9();
     fs::remove_dir_all(first.dir()).unwrap();
     let second = gateway.credentials(Volume::new());
+    // One that was interrupted before.
+    fs::create_dir_all(second.dir().join("meta")).unwrap();
+    fs::write(second.dir().join("meta/recovering"), b"").unwrap();
+    second.try_up().map(Mount::umount).expect_err("refused").refused_with(&["is under way or was interrupted"]);
     let ran = recover(&second, &store).ok();
-    assert!(ran.stderr.contains("1 objects had not arrived") && ran.stderr.contains("/old"), "{ran:?}");
+    assert!(ran.stderr.contains("begins anew") && !ran.stderr.contains("had not arrived"), "{ran:?}");
     let mount = second.up();
+    assert!(fs::read(mount.path("file")).unwrap() == noise(1, 300_000));
     assert!(fs::read(mount.path("inline")).unwrap() == noise(2, 3000));
-    assert_eq!(fs::metadata(mount.path("old")).unwrap().len(), 5000);
-    let error = fs::read(mount.path("old")).unwrap_err();
-    assert_eq!(error.raw_os_error(), Some(5), "EIO, not zeros: {error}");
+    assert_eq!(fs::read(mount.path("before")).unwrap(), b"text");
     mount.umount();
+    second.fsck_is_clean();
     gateway.stop();
 }
 

@@ -8,7 +8,8 @@ use crate::{
 use anyhow::{Context, bail};
 use std::{
     ffi::OsStr,
-    fmt, fs,
+    fmt,
+    fs::{self, File},
     path::{Path, PathBuf},
 };
 
@@ -37,8 +38,39 @@ pub fn volume_dir(meta: &OsStr) -> anyhow::Result<PathBuf> {
     Ok(path)
 }
 
+/// There while a volume is made from its store.
+fn recovering(dir: &Path) -> PathBuf {
+    dir.join("meta/recovering")
+}
+
+/// Whether a recovery into `dir` has begun and not ended.
+pub fn is_recovering(dir: &Path) -> bool {
+    recovering(dir).exists()
+}
+
+/// From now on `dir` holds no volume, until [`end_recovery`].
+pub fn begin_recovery(dir: &Path) -> anyhow::Result<()> {
+    let path = recovering(dir);
+    let write = || File::create(&path)?.sync_all().and_then(|()| File::open(dir.join("meta"))?.sync_all());
+    write().map_err(|error| explained(&format!("writing {}", path.display()), &error))
+}
+
+/// All of the volume is in `dir`.
+pub fn end_recovery(dir: &Path) -> anyhow::Result<()> {
+    let path = recovering(dir);
+    let remove = || fs::remove_file(&path).and_then(|()| File::open(dir.join("meta"))?.sync_all());
+    remove().map_err(|error| explained(&format!("removing {}", path.display()), &error))
+}
+
 /// The configuration of the volume in `dir`; `None` when there is no volume.
 pub fn load(dir: &Path) -> anyhow::Result<Option<VolumeConfig>> {
+    if is_recovering(dir) {
+        bail!(
+            "a recovery into {} is under way or was interrupted: run `sluice recover --from-store STORE {}` again",
+            dir.display(),
+            quoted(dir)
+        );
+    }
     let path = config_path(dir);
     let text = match fs::read(&path) {
         Ok(bytes) => String::from_utf8_lossy(&bytes).into_owned(),

@@ -129,6 +129,14 @@ async fn write(dir: &Path, config: &VolumeConfig, force: bool, traces: &mut Trac
         },
         Err(error) => return Err(error).with_context(|| format!("writing to {}", store.place())),
     };
+    if !force && sluice_ship::has_any(&store).await? {
+        store.delete_blob(VOLUME_MARKER).await?;
+        bail!(
+            "{} holds the metadata of a volume, whose {VOLUME_MARKER} is missing; choose another prefix, or `sluice format --force` to make \
+             a new volume there and forget the old one",
+            store.place()
+        );
+    }
     sluice_ship::forget(&store).await.with_context(|| format!("removing old metadata from {}", store.place()))?;
     for part in ["meta", "journal", "cache"] {
         empty_dir(&dir.join(part)).with_context(|| format!("removing the old {part} of {}", dir.display()))?;

@@ -82,8 +82,9 @@ impl Running {
         let runtime = sluice_run::task::handle(runtime);
         let ship = tee.map(|tee| {
             let (store, clock, entropy) = ((*store).clone(), clock.clone(), entropy.clone());
-            Shipper::start(ShipperParts { tables: tables.clone(), tee, store, clock, entropy }, &runtime)
+            Shipper::new(ShipperParts { tables: tables.clone(), tee, store, clock, entropy })
         });
+        let handle = runtime.clone();
         if let (Tier::Object, Some(ship)) = (tier, &ship) {
             // Each sync waits for an object of its own or of a few others: small ones, many at once. Memory bounds large ones.
             settings.uploads = UPLOADS_OF_SYNCS;
@@ -97,6 +98,11 @@ impl Running {
         let parts =
             Parts { namespace, journal, committer, cache, store, clock, entropy, session, others, group, runtime };
         let work = Work::start(parts, settings, recovered, tables, cache_sync)?;
+        if let Some(ship) = &ship {
+            let vfs = Arc::downgrade(&work.vfs);
+            let bound = move |shipped, end| vfs.upgrade().map_or(shipped, |vfs| vfs.may_ship(shipped, end));
+            ship.begin(Box::new(bound), &handle);
+        }
         Ok(Self { ship, ..Self::new(work, lock) })
     }
 

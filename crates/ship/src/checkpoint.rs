@@ -93,6 +93,8 @@ pub(crate) struct Found {
     pub(crate) next: u64,
     /// The header of that last one; none without a log.
     pub(crate) last: Option<About>,
+    /// Of the last blobs one does not begin where the one before ended: it was on its way when another process went on.
+    pub(crate) is_broken: bool,
     /// Bytes of the log from the checkpoint on.
     pub(crate) log_bytes: u64,
 }
@@ -100,7 +102,7 @@ pub(crate) struct Found {
 impl Found {
     /// The last record that comes back; none without a checkpoint that leads to the end of the log.
     pub(crate) fn end(&self) -> Option<Seq> {
-        let head = self.head.as_ref()?;
+        let head = self.head.as_ref().filter(|_| !self.is_broken)?;
         match self.last {
             None => Some(head.begin()),
             Some(last) => (last.since <= head.begin).then_some(Seq(last.last.max(head.begin))),
@@ -124,8 +126,13 @@ pub(crate) async fn find(store: &Store) -> Result<Found, StoreError> {
     let first = head.as_ref().map_or(next, |head| head.log);
     let counts = |key: &str| names::log_number(key).is_some_and(|number| (first..next).contains(&number));
     let log_bytes = log.iter().filter(|entry| counts(&entry.key)).map(|entry| entry.bytes).sum();
-    let last = if next > first { Some(about(store, &names::log(next - 1)).await?) } else { None };
-    Ok(Found { head, next, last, log_bytes })
+    let (mut last, mut is_broken): (Option<About>, _) = (None, false);
+    for number in first.max(next.saturating_sub(2 * BLOBS_MAX as u64))..next {
+        let about = about(store, &names::log(number)).await?;
+        is_broken |= last.is_some_and(|last| about.first > last.last + 1);
+        last = Some(about);
+    }
+    Ok(Found { head, next, last, is_broken, log_bytes })
 }
 
 async fn about(store: &Store, key: &str) -> Result<About, StoreError> {
@@ -165,14 +172,14 @@ pub(crate) async fn fence(
 
 /// Removes what `head` and the log behind it do not need.
 pub(crate) async fn clean(store: &Store, head: &Head) -> Result<(), StoreError> {
-    let kept = names::checkpoint(head.begin(), head.run) + "/";
+    let kept = names::checkpoint(head.begin(), head.run);
     let parts = store.list_blobs(names::CHECKPOINTS).await?;
     let log = store.list_blobs(names::LOG).await?;
     let is_old = |key: &str| names::log_number(key).is_some_and(|number| number < head.log);
     // Heads go first: without its parts one is worse than none.
     let (heads, others): (Vec<_>, Vec<_>) = parts
         .iter()
-        .filter(|entry| !entry.key.starts_with(&kept))
+        .filter(|entry| entry.key < kept)
         .chain(log.iter().filter(|entry| is_old(&entry.key)))
         .partition(|entry| entry.key.ends_with("/head"));
     for entry in heads.into_iter().chain(others) {

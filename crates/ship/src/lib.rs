@@ -26,5 +26,5 @@ mod tee;
 
 pub use blob::{BadBlob, parse};
 pub use restore::{RestoreError, Restored, forget, has_any, restore};
-pub use shipper::{ShipStatus, Shipper, ShipperParts};
+pub use shipper::{Bound, ShipStatus, Shipper, ShipperParts};
 pub use tee::{Tee, TeeLog};

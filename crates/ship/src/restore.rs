@@ -93,7 +93,7 @@ pub async fn restore(
     mut progress: impl FnMut(u64, u64),
 ) -> Result<Restored, RestoreError> {
     let mut found = checkpoint::find(store).await?;
-    let Some(head) = found.head.take() else { return Err(RestoreError::Nothing(store.place().to_owned())) };
+    let Some(head) = found.head.clone() else { return Err(RestoreError::Nothing(store.place().to_owned())) };
     let (all, mut bytes, mut shipped_secs) = (head.bytes + found.log_bytes, 0, 0);
     let parts = (0..head.parts).map(|number| names::part(head.begin(), head.run, number)).collect();
     let mut parts = std::pin::pin!(read(store, parts).enumerate());
@@ -109,6 +109,7 @@ pub async fn restore(
         for record in blob.records {
             apply(tables, seq, record, &key)?;
         }
+        flush_if_large(tables)?;
         bytes += body.len() as u64;
         progress(bytes, all);
     }
@@ -129,6 +130,7 @@ pub async fn restore(
             for (record, seq) in records.into_iter().zip(about.first..).filter(|(_, seq)| *seq > applied) {
                 apply(tables, Seq(seq), record, &key)?;
             }
+            flush_if_large(tables)?;
             if about.kind == Kind::Log {
                 shipped_secs = about.wall_secs;
             }
@@ -141,12 +143,14 @@ pub async fn restore(
         }
         // Only now that there is somebody to go on with it.
         next = found.next;
-        if checkpoint::fence(store, next, Seq(applied), Seq(since), wall_secs).await?.is_some() {
-            break;
-        }
+        let is_fenced = checkpoint::fence(store, next, Seq(applied), Seq(since), wall_secs).await?.is_some();
         found = checkpoint::find(store).await?;
-        if found.head.as_ref().is_none_or(|head| head.log > next) {
+        // With a newer checkpoint the number may have been free because it was removed.
+        if found.head.as_ref() != Some(&head) {
             return Err(RestoreError::Moved(store.place().to_owned()));
+        }
+        if is_fenced {
+            break;
         }
     }
     tables.rotate();
@@ -199,6 +203,11 @@ fn decoded<'b>(body: &'b [u8], key: &str) -> Result<Blob<'b>, RestoreError> {
 fn apply(tables: &dyn Tables, seq: Seq, record: &[u8], key: &str) -> Result<(), RestoreError> {
     let record = Record::parse(record).map_err(|source| RestoreError::Record { key: key.to_owned(), source })?;
     tables.apply(seq, &record.batch());
+    Ok(())
+}
+
+/// Not within a part: tables seal what is new since a number, and all of a part has one.
+fn flush_if_large(tables: &dyn Tables) -> Result<(), RestoreError> {
     if tables.memtable_bytes() > MEMTABLE_BYTES {
         tables.rotate();
         tables.flush(tables.applied())?;

@@ -20,8 +20,8 @@ use sluice_run::{
 };
 use std::{
     collections::VecDeque,
-    sync::Arc,
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 use tokio::sync::{Notify, oneshot};
@@ -34,9 +34,15 @@ const BLOB_BYTES: usize = 4 << 20;
 const LOG_BYTES: u64 = 64 << 20;
 /// A log of so many blobs takes minutes to read, however small they are.
 const LOG_BLOBS: u64 = 16 << 10;
+/// Blobs that are made before a look at anything else.
+const BLOBS_A_LOOK: usize = 64;
 /// The wait after a failure doubles from here to the last.
 const RETRY_FIRST: Duration = Duration::from_millis(200);
 const RETRY_LAST: Duration = Duration::from_secs(5);
+
+/// How far of it may be shipped: given what is shipped and what could be, the last record with which all bytes that the metadata speaks of are in
+/// the store.
+pub type Bound = dyn Fn(Seq, Seq) -> Seq + Send + Sync;
 
 /// What a [`Shipper`] is made of.
 pub struct ShipperParts {
@@ -74,7 +80,7 @@ pub struct ShipStatus {
 /// Takes the metadata to the store as long as it lives.
 pub struct Shipper {
     parts: ShipperParts,
-    run: u64,
+    bound: OnceLock<Box<Bound>>,
     /// Looks at once.
     now: Notify,
     /// Looks all the time.
@@ -159,6 +165,10 @@ struct Made {
 struct Making {
     task: JoinHandle<()>,
     made: oneshot::Receiver<Result<Head, CheckpointError>>,
+    /// Once it is there.
+    head: Option<Head>,
+    /// Of the log that it replaces.
+    log_bytes: u64,
 }
 
 impl Drop for Making {
@@ -168,23 +178,25 @@ impl Drop for Making {
 }
 
 impl Shipper {
-    /// Begins to ship, on `runtime`.
-    pub fn start(parts: ShipperParts, runtime: &Handle) -> Arc<Self> {
-        let mut run = [0; 8];
-        parts.entropy.fill(&mut run);
-        let shipper = Arc::new(Self {
+    /// One that does nothing yet.
+    pub fn new(parts: ShipperParts) -> Arc<Self> {
+        Arc::new(Self {
             parts,
-            run: u64::from_le_bytes(run),
+            bound: OnceLock::new(),
             now: Notify::new(),
             finishing: false.into(),
             wanted: 0.into(),
             reached: watch::Sender::new(Reached::default()),
             state: Mutex::default(),
             task: Mutex::default(),
-        });
-        let worker = shipper.clone();
-        *shipper.task.lock() = Some(runtime.spawn(async move { worker.work().await }));
-        shipper
+        })
+    }
+
+    /// Begins to ship, on `runtime`, as far as `bound` says.
+    pub fn begin(self: &Arc<Self>, bound: Box<Bound>, runtime: &Handle) {
+        let _ = self.bound.set(bound);
+        let worker = self.clone();
+        *self.task.lock() = Some(runtime.spawn(async move { worker.work().await }));
     }
 
     /// Ships all that is committed now, waiting `within` at most; or why not all of it is.
@@ -193,8 +205,9 @@ impl Shipper {
         self.finishing.store(true, Relaxed);
         self.now.notify_one();
         let mut reached = self.reached.subscribe();
-        let done = timeout(within, reached.wait_for(|reached| reached.is_whole && reached.seq >= wanted)).await;
-        if matches!(done, Ok(Ok(_))) {
+        let is_over = |reached: &Reached| reached.has_stopped || (reached.is_whole && reached.seq >= wanted);
+        let done = timeout(within, reached.wait_for(is_over)).await;
+        if matches!(done, Ok(Ok(reached)) if !reached.has_stopped) {
             return Ok(());
         }
         Err(self.state.lock().trouble.clone().unwrap_or_else(|| "the store takes long".into()))
@@ -291,12 +304,28 @@ impl Shipper {
             // What comes meanwhile is shipped meanwhile: at once, where it is of use already.
             let is_whole = position.head.is_some() && !self.finishing.load(Relaxed);
             let patience = if is_whole { Duration::ZERO } else { RETRY_FIRST };
-            let Ok(made) = timeout(patience, &mut making.made).await else {
-                self.tell(position);
-                return Ok(());
-            };
-            position.making = None;
-            self.end_checkpoint(position, made.map_err(|_| ShipError::Ended)??).await?;
+            if making.head.is_none() {
+                match timeout(patience, &mut making.made).await {
+                    Err(_) => {}
+                    Ok(Ok(Ok(head))) => making.head = Some(head),
+                    Ok(made) => {
+                        position.making = None;
+                        made.map_err(|_| ShipError::Ended)??;
+                    }
+                }
+            }
+        }
+        let made = position.making.as_ref().and_then(|making| making.head.clone());
+        if let Some(head) = made {
+            let (tables, end) = (self.parts.tables.clone(), Seq(head.end));
+            sluice_run::task::spawn_blocking(move || tables.ensure_synced(end))
+                .await
+                .map_err(|_| ShipError::Ended)??;
+            self.ship(position).await?;
+            // Where the bytes of files are behind, it waits for them as well.
+            if position.shipped.0 >= head.end && position.making.is_some() {
+                self.end_checkpoint(position, head).await?;
+            }
         }
         self.tell(position);
         Ok(())
@@ -346,8 +375,10 @@ impl Shipper {
         // Of an earlier look that failed.
         let mut puts: FuturesUnordered<_> =
             position.blobs.iter().filter(|blob| !blob.is_there).map(|blob| self.put(blob.number, &blob.body)).collect();
+        let (mut end, mut left) = (self.end(position), BLOBS_A_LOOK);
         loop {
-            while position.blobs.len() < BLOBS_MAX && self.make(position) {
+            while position.blobs.len() < BLOBS_MAX && left > 0 && self.make(position, end) {
+                left -= 1;
                 let made = position.blobs.back().expect("it was made");
                 puts.push(self.put(made.number, &made.body));
             }
@@ -358,7 +389,10 @@ impl Shipper {
                     None => return Ok(()),
                 },
                 // Somebody waits for more.
-                () = self.now.notified(), if position.blobs.len() < BLOBS_MAX => continue,
+                () = self.now.notified(), if position.blobs.len() < BLOBS_MAX && left > 0 => {
+                    end = self.end(position);
+                    continue;
+                }
             };
             position.blobs.iter_mut().filter(|blob| blob.number == number).for_each(|blob| blob.is_there = true);
             while position.blobs.front().is_some_and(|blob| blob.is_there) {
@@ -370,10 +404,16 @@ impl Shipper {
         }
     }
 
-    /// Makes the next blob, if there is anything for it.
-    fn make(&self, position: &mut Position) -> bool {
+    /// How far may be shipped now.
+    fn end(&self, position: &Position) -> Seq {
         let tables = &self.parts.tables;
         let end = tables.synced().min(tables.visible());
+        self.bound.get().map_or(end, |bound| bound(position.shipped, end))
+    }
+
+    /// Makes the next blob, if there is anything for it up to `end`.
+    fn make(&self, position: &mut Position, end: Seq) -> bool {
+        let tables = &self.parts.tables;
         let records = match self.parts.tee.after(position.made, end, BLOB_BYTES) {
             Next::Nothing => return false,
             Next::Records(records) => records,
@@ -411,26 +451,37 @@ impl Shipper {
 
     fn begin_checkpoint(&self, position: &mut Position) {
         let (tables, store) = (self.parts.tables.clone(), self.parts.store.clone());
-        let made = checkpoint::make(tables, store, (position.shipped, position.next), self.run, self.wall_secs());
+        let mut run = [0; 8];
+        self.parts.entropy.fill(&mut run);
+        let at = (position.shipped, position.next);
+        let made = checkpoint::make(tables, store, at, u64::from_le_bytes(run), self.wall_secs());
         let (sender, receiver) = oneshot::channel();
         let task = sluice_run::task::spawn(async move { drop(sender.send(made.await)) });
-        position.making = Some(Making { task, made: receiver });
+        position.making = Some(Making { task, made: receiver, head: None, log_bytes: position.log_bytes });
     }
 
-    /// The store has a whole checkpoint once it has the log from its begin to its end.
+    /// The store has the log from the checkpoint's begin to its end.
     async fn end_checkpoint(&self, position: &mut Position, head: Head) -> Result<(), ShipError> {
-        let (tables, end) = (self.parts.tables.clone(), Seq(head.end));
-        sluice_run::task::spawn_blocking(move || tables.ensure_synced(end)).await.map_err(|_| ShipError::Ended)??;
+        let store = &self.parts.store;
+        // Whether it is still this process that ships: whoever has taken over needs what this would replace.
+        let (first, last, since, wall_secs) = (position.made.0 + 1, position.made, position.since.0, self.wall_secs());
+        let about = About { kind: Kind::Fence, first, last: last.0, since, wall_secs };
+        let body = blob::encode::<&[u8]>(about, &[]);
+        position.blobs.push_back(Made { number: position.next, body, last, is_there: false });
+        position.next += 1;
         self.ship(position).await?;
-        if position.making.is_some() {
-            // A gap came in between.
-            return Ok(());
+        store.put_blob(&names::head(head.begin(), head.run), checkpoint::to_json(&head), PutMode::Overwrite).await?;
+        if let Some(making) = position.making.take() {
+            position.log_bytes -= making.log_bytes.min(position.log_bytes);
         }
-        let (store, key) = (&self.parts.store, names::head(head.begin(), head.run));
-        store.put_blob(&key, checkpoint::to_json(&head), PutMode::Overwrite).await?;
-        checkpoint::clean(store, &head).await?;
-        position.log_bytes = checkpoint::find(store).await?.log_bytes;
-        position.head = Some(head);
+        position.head = Some(head.clone());
+        let store = store.clone();
+        // What is left of it is removed with the next one.
+        sluice_run::task::spawn(async move {
+            if let Err(error) = checkpoint::clean(&store, &head).await {
+                tracing::warn!(%error, "what an old checkpoint of the metadata has in the store was not removed");
+            }
+        });
         Ok(())
     }
 

@@ -56,7 +56,10 @@ impl Rig {
         let meta = Arc::new(MetaStore::new(self.tables.clone(), log, self.log.last(), Options::default()));
         let entropy = Arc::new(SeededEntropy::new(self.below(u64::MAX)));
         let parts = ShipperParts { tables: meta.clone(), tee, store: self.store.clone(), clock, entropy };
-        Process { meta, shipper: Shipper::start(parts, &sluice_run::task::handle(&tokio::runtime::Handle::current())) }
+        let shipper = Shipper::new(parts);
+        let runtime = sluice_run::task::handle(&tokio::runtime::Handle::current());
+        shipper.begin(Box::new(|_, end| end), &runtime);
+        Process { meta, shipper }
     }
 
     /// Some transactions.

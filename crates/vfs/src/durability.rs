@@ -3,6 +3,7 @@
 use crate::Vfs;
 use futures::future::BoxFuture;
 use sluice_base::{Errno, Seq};
+use sluice_run::lock::Mutex;
 use std::{fmt, pin::pin, sync::Arc};
 
 /// Resolves when the store has the metadata up to a record, or says why it will not.
@@ -34,12 +35,50 @@ impl fmt::Debug for Durability {
     }
 }
 
+/// Objects that were forgotten before they were stored: records from the first to the second speak of them, and are of use only together.
+/// None are kept where nobody ships.
+#[derive(Default)]
+pub(crate) struct Forgotten(Mutex<Option<Vec<(Seq, Seq)>>>);
+
+impl Forgotten {
+    pub(crate) fn note(&self, first: Seq, last: Seq) {
+        self.0.lock().iter_mut().for_each(|all| all.push((first, last)));
+    }
+
+    /// The last record up to `end` behind which no object is spoken of that never will be stored. What was shipped need not be kept.
+    fn cut(&self, shipped: Seq, mut end: Seq) -> Seq {
+        let mut all = self.0.lock();
+        let all = all.get_or_insert_default();
+        all.retain(|(_, last)| *last > shipped);
+        while let Some((first, _)) = all.iter().find(|(first, last)| *first <= end && end < *last) {
+            end = Seq(first.0 - 1);
+        }
+        end
+    }
+
+    /// How far must be shipped, for `seq` to be.
+    fn whole(&self, mut seq: Seq) -> Seq {
+        let all = self.0.lock();
+        while let Some((_, last)) = all.iter().flatten().find(|(first, last)| *first <= seq && seq < *last) {
+            seq = *last;
+        }
+        seq
+    }
+}
+
 impl Vfs {
+    /// How far the metadata may be shipped, of what could be up to `end`: as far as the store has all bytes that it speaks of. Otherwise what was
+    /// there before would be replaced by what may never arrive.
+    pub fn may_ship(&self, shipped: Seq, end: Seq) -> Seq {
+        let stored = self.dirty.first_seq().map_or(end, |first| end.min(Seq(first.0 - 1)));
+        self.forgotten.cut(shipped, stored)
+    }
+
     /// Resolves when the store has all bytes and all metadata of the records up to `seq`. Who waits has everything that is dirty uploaded at
     /// once, so all who wait share objects, and blobs of metadata.
     pub(crate) async fn in_the_store(self: Arc<Self>, ship: Arc<Ship>, seq: Seq) -> Result<(), Errno> {
-        let ((), shipped) = futures::join!(self.bytes_stored(seq), ship(seq));
-        shipped.map_err(|why| {
+        self.bytes_stored(seq).await;
+        ship(self.forgotten.whole(seq)).await.map_err(|why| {
             tracing::error!(why, "a sync failed: the store does not take the metadata");
             Errno::EIO
         })

@@ -116,7 +116,9 @@ impl Vfs {
             // Its last references went before it was stored: nothing to store. But until the log says so durably, a power loss
             // brings them back.
             drop(permit);
-            self.wait_durable(object, self.parts.journal.written()).await?;
+            let forgotten = self.parts.journal.written();
+            self.forgotten.note(object.first_seq, forgotten);
+            self.wait_durable(object, forgotten).await?;
             self.settle(object, false);
             return Ok(());
         }

@@ -2,7 +2,7 @@
 
 use crate::{
     Durability, Failure, Group, Metadata, OpenState, Others, ahead::Ahead, away::on_thread, direct, dirty::Dirty,
-    fetch::Fetches, files::Files, handles::Handles, status::Counters, upload, warm::Warming,
+    durability::Forgotten, fetch::Fetches, files::Files, handles::Handles, status::Counters, upload, warm::Warming,
 };
 use futures::FutureExt;
 use sluice_base::{Clock, Entropy, Errno, SessionId};
@@ -102,6 +102,7 @@ pub struct Vfs {
     pub(crate) files: Files,
     pub(crate) handles: Handles,
     pub(crate) dirty: Dirty,
+    pub(crate) forgotten: Forgotten,
     pub(crate) fetches: Fetches,
     pub(crate) warming: Warming,
     pub(crate) ahead: Ahead,
@@ -136,6 +137,7 @@ impl Vfs {
             files: Files::default(),
             handles: Handles::default(),
             dirty,
+            forgotten: Forgotten::default(),
             fetches: Fetches::default(),
             warming: Warming::default(),
             ahead: Ahead::new(settings.memory_bytes, parts.cache.is_some()),

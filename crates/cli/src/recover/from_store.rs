@@ -7,21 +7,29 @@ use crate::{
     fsck::{byte_bar, report::Item},
     output::{note, out},
     units::{self, quoted},
-    volume::{OpenOptions, Volume, begin_journal, open_store},
+    volume::{begin_journal, open_store},
 };
 use anyhow::{Context, bail};
 use futures::{StreamExt, stream};
 use serde_json::json;
 use sluice_base::{Clock, ObjectId, Seq, SystemClock};
 use sluice_meta::{
-    fsck,
+    Namespace, fsck,
     records::ObjectState,
-    store::{LsmOptions, LsmTables},
+    store::{Log, LogClass, LogError, LsmOptions, LsmTables, MetaStore, Options},
 };
-use sluice_object::{Store, StoreError, StoreUrl, StoredObject, VOLUME_MARKER};
+use sluice_object::{Store, StoreError, StoreUrl, VOLUME_MARKER};
 use sluice_run::collections::HashMap;
 use sluice_ship::Restored;
-use std::{ffi::OsStr, path::Path, process::ExitCode};
+use std::{
+    ffi::OsStr,
+    path::Path,
+    process::ExitCode,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
 
 /// Requests that run at once.
 const REQUESTS_MAX: usize = 16;
@@ -33,27 +41,31 @@ pub fn run(meta: &OsStr, store: &str, json: bool) -> anyhow::Result<ExitCode> {
     let dir = directory::volume_dir(meta)?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("sluice-io").enable_all().build()?;
-    check_free(&dir, false)?;
+    if !directory::is_recovering(&dir) {
+        check_free(&dir, false)?;
+    }
     let mut traces = Traces::default();
-    let made = runtime.block_on(make(&dir, store, &mut traces));
-    let (config, restored) = match made {
-        Ok(made) => made,
+    match runtime.block_on(make(&dir, store, &mut traces)) {
+        Ok(made) => show(&dir, &made, json),
         Err(error) => {
-            if traces.has_lock() {
-                let _ = empty_dir(&dir.join("meta/tables"));
+            if traces.has_lock() && directory::is_recovering(&dir) {
+                let _ = empty_dir(&dir.join("journal")).and_then(|()| empty_dir(&dir.join("meta")));
             }
             traces.remove(&dir);
-            return Err(error);
+            Err(error)
         }
-    };
-    // The volume's own lock comes next.
-    drop(traces);
-    let volume = Volume::open(&dir, &OpenOptions { cache_bytes: 0, metadata_only: true, ..OpenOptions::default() })?;
-    let settled = runtime.block_on(settle(&volume))?;
-    show(&dir, &volume, &config, &restored, &settled, json)
+    }
 }
 
-async fn make(dir: &Path, url: &str, traces: &mut Traces) -> anyhow::Result<(VolumeConfig, Restored)> {
+/// A volume that was made.
+struct Made {
+    config: VolumeConfig,
+    restored: Restored,
+    namespace: Namespace,
+    settled: Settled,
+}
+
+async fn make(dir: &Path, url: &str, traces: &mut Traces) -> anyhow::Result<Made> {
     let nobody = VolumeConfig { format_version: crate::config::FORMAT_VERSION, id: String::new(), store: url.into() };
     if let StoreUrl::File(path) = nobody.store_url(dir)?
         && !path.is_dir()
@@ -62,7 +74,12 @@ async fn make(dir: &Path, url: &str, traces: &mut Traces) -> anyhow::Result<(Vol
     }
     traces.make_dir(dir)?;
     traces.take_lock(dir)?;
-    check_free(dir, true)?;
+    if directory::is_recovering(dir) {
+        note!("a recovery into {} was interrupted: it begins anew", dir.display());
+        ["journal", "meta"].iter().try_for_each(|part| empty_dir(&dir.join(part)))?;
+    } else {
+        check_free(dir, true)?;
+    }
     let store = open_store(&nobody, dir, true)?;
     let marker = match store.get_blob(VOLUME_MARKER).await {
         Ok(marker) => marker,
@@ -73,21 +90,45 @@ async fn make(dir: &Path, url: &str, traces: &mut Traces) -> anyhow::Result<(Vol
     };
     let found = crate::volume::parse_marker(&marker, &store, dir)?;
     let config = VolumeConfig { store: url.into(), ..found };
-    let tables = dir.join("meta/tables");
-    traces.make_dir(&tables)?;
-    let tables = LsmTables::open(&tables, LsmOptions::default()).context("making the metadata's tables")?;
-    let now = SystemClock::default().wall().secs as u64;
+    let path = dir.join("meta/tables");
+    traces.make_dir(&path)?;
+    // Until all of it is there nobody takes it for a volume.
+    directory::begin_recovery(dir)?;
+    let tables = Arc::new(LsmTables::open(&path, LsmOptions::default()).context("making the metadata's tables")?);
+    let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     let bar = byte_bar(0, "reading the metadata");
-    let restored = sluice_ship::restore(&store, &tables, now, |done, all| {
+    let restored = sluice_ship::restore(&store, &*tables, clock.wall().secs as u64, |done, all| {
         bar.set_length(all);
         bar.set_position(done);
     });
     let restored = restored.await.with_context(|| format!("the metadata in {}", store.place()))?;
     bar.finish_and_clear();
-    drop(tables);
-    begin_journal(dir, &config, Seq(restored.seq.0 + 1))?;
+    let log = Arc::new(NoLog(AtomicU64::new(restored.seq.0)));
+    let meta = Arc::new(MetaStore::new(tables.clone(), log.clone(), restored.seq, Options::default()));
+    let namespace = Namespace::new(meta.clone(), clock);
+    let settled = settle(&namespace, &store).await?;
+    let last = meta.checkpoint()?;
+    begin_journal(dir, &config, Seq(last.0 + 1))?;
     config.save(dir)?;
-    Ok((config, restored))
+    directory::end_recovery(dir)?;
+    Ok(Made { config, restored, namespace, settled })
+}
+
+/// Numbers, for changes that go to the tables at once.
+struct NoLog(AtomicU64);
+
+impl Log for NoLog {
+    fn append(&self, _: LogClass, _: &[&[u8]]) -> Result<Seq, LogError> {
+        Ok(Seq(self.0.fetch_add(1, Ordering::SeqCst) + 1))
+    }
+
+    fn ensure_synced(&self, _: Seq) -> Result<(), LogError> {
+        Ok(())
+    }
+
+    fn synced(&self) -> Seq {
+        Seq(self.0.load(Ordering::SeqCst))
+    }
 }
 
 /// What became of objects that the metadata did not know as stored.
@@ -98,26 +139,22 @@ struct Settled {
 }
 
 /// Objects that were on their way to the store when the metadata was shipped: they have arrived since, or are lost.
-async fn settle(volume: &Volume) -> anyhow::Result<Settled> {
+async fn settle(namespace: &Namespace, store: &Store) -> anyhow::Result<Settled> {
     let mut unstored = Vec::new();
-    fsck::objects(volume.namespace.store(), &mut |id, record| {
+    fsck::objects(namespace.store(), &mut |id, record| {
         let is_unstored = |state| matches!(state, ObjectState::Open | ObjectState::Sealed);
         if record.is_some_and(|record| is_unstored(record.state)) {
             unstored.push(id);
         }
     })?;
-    let find = |id| {
-        let store: &Store = &volume.store;
-        async move { (id, store.find_object(id).await) }
-    };
+    let find = |id| async move { (id, store.find_object(id).await) };
     let mut found = stream::iter(unstored).map(find).buffer_unordered(REQUESTS_MAX);
     let mut settled = Settled::default();
     while let Some((id, object)) = found.next().await {
-        let place = || format!("looking for object {id} in {}", volume.store.place());
+        let place = || format!("looking for object {id} in {}", store.place());
         match object.with_context(place)? {
             Some(object) => {
-                let object: StoredObject = object;
-                volume.namespace.object_stored(id, object.segment_count(), object.stored_bytes())?;
+                namespace.object_stored(id, object.segment_count(), object.stored_bytes())?;
                 settled.stored += 1;
             }
             None => drop(settled.lost.insert(id, std::iter::once(0..u32::MAX).collect())),
@@ -126,17 +163,11 @@ async fn settle(volume: &Volume) -> anyhow::Result<Settled> {
     Ok(settled)
 }
 
-fn show(
-    dir: &Path,
-    volume: &Volume,
-    config: &VolumeConfig,
-    restored: &Restored,
-    settled: &Settled,
-    json: bool,
-) -> anyhow::Result<ExitCode> {
-    let users = fsck::users(volume.namespace.store(), &settled.lost)?;
-    let age_secs = (volume.clock.wall().secs as u64).saturating_sub(restored.shipped_secs);
-    let usage = volume.namespace.usage()?;
+fn show(dir: &Path, made: &Made, json: bool) -> anyhow::Result<ExitCode> {
+    let Made { config, restored, namespace, settled } = made;
+    let users = fsck::users(namespace.store(), &settled.lost)?;
+    let age_secs = (SystemClock::default().wall().secs as u64).saturating_sub(restored.shipped_secs);
+    let usage = namespace.usage()?;
     if json {
         out!(
             "{}",
