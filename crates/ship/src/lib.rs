@@ -6,7 +6,7 @@
 //! - [`Tee`] keeps what was committed and is not shipped; [`TeeLog`] fills it on the way to the journal, replay fills it at the start.
 //! - [`Shipper`] takes it to the store, and makes checkpoints: the first, one where something is missing between what the store has
 //!   and what the tee has, and one when the log has grown as large as the checkpoint.
-//! - [`restore`] reads all of it back into empty tables.
+//! - [`restore()`] reads all of it back into empty tables.
 //!
 //! **A checkpoint is fuzzy**: keys are read portion by portion while others write, so no snapshot is held for long. It begins at one
 //! sequence and ends at another; with the log in between applied on top it is right from its end on, and it is not used before the
