@@ -17,8 +17,9 @@ use std::{
 /// How long to wait for others who mount at the same place.
 const ENDING_WAIT: Duration = Duration::from_secs(10);
 
-/// How long to wait for a lock whose holder is gone: it is being torn down, or somebody takes a look, which reads the journal twice.
-const LOOK_WAIT: Duration = Duration::from_secs(60);
+/// How long to wait for a lock whose holder is gone: it is being torn down, or somebody takes a look, which reads the journal twice. Programs
+/// of a mount that is taken over wait as long.
+const LOOK_WAIT: Duration = Duration::from_secs(15);
 
 /// Whether the process that `holder` names ("pid 12: sluice up ...") is gone or on its way out (proc_pid_stat(5): PF_EXITING).
 fn is_ending(holder: &str) -> bool {
