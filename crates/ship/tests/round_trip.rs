@@ -1,7 +1,7 @@
 //! What is shipped comes back: under faults of the store, with processes that end anywhere, with and without what their journal had.
 
 use sluice_base::{Clock, Entropy, SeededEntropy, Seq, SystemClock};
-use sluice_meta::store::{Log, MemoryLog, MemoryTables, MetaError, MetaStore, Options, Tables};
+use sluice_meta::store::{Log, LsmOptions, LsmTables, MemoryLog, MemoryTables, MetaError, MetaStore, Options, Tables};
 use sluice_object::{
     FaultyBackend, MemoryBackend, Store, StoreOptions,
     backend::{Fault, Faults, RequestKind},
@@ -192,4 +192,43 @@ async fn a_blob_whose_answer_was_lost_is_known_again() {
     process.shipper.stop();
     let (keys, seq) = rig.restored().await.expect("restored");
     assert!(seq == rig.log.last() && rig.history[seq.0 as usize] == keys);
+}
+
+/// A checkpoint larger than what tables keep in memory, which are written while it is read; with nothing behind it in the log.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_checkpoint_larger_than_memory_comes_back_whole() {
+    // Small values, which take more memory than room in a part: it is full in the midst of one part or another, the last one included.
+    const VALUE: [u8; 64] = [7; 64];
+    for thousands in (200..325_u64).step_by(25) {
+        let mut rig = Rig::new(thousands);
+        // From before there was anybody who ships.
+        let meta = MetaStore::new(rig.tables.clone(), rig.log.clone(), Seq(0), Options::default());
+        for thousand in 0..thousands {
+            let put = |txn: &mut sluice_meta::store::Txn<'_>| {
+                let keys = thousand * 1000..(thousand + 1) * 1000;
+                keys.for_each(|key| txn.put(&[b"x", &key.to_be_bytes()[..]].concat(), VALUE.to_vec()));
+                Ok::<_, MetaError>(())
+            };
+            meta.transact(put).expect("committed");
+        }
+        rig.log.ensure_synced(rig.log.last()).expect("memory");
+        rig.history.clear();
+        let process = rig.start(rig.log.last());
+        process.shipper.finish(LONG).await.expect("shipped");
+        process.shipper.stop();
+        let dir = tempfile::tempdir().expect("a directory");
+        let tables = LsmTables::open(dir.path(), LsmOptions::default()).expect("tables");
+        let restored = restore(&rig.store, &tables, 0, |_, _| {}).await.expect("restored");
+        drop(tables);
+        let tables = LsmTables::open(dir.path(), LsmOptions::default()).expect("tables");
+        assert_eq!((restored.seq, tables.persisted()), (rig.log.last(), rig.log.last()));
+        let mut count = 0;
+        let mut visit = |_: &[u8], found: &[u8]| {
+            assert!(found == VALUE);
+            count += 1;
+            ControlFlow::Continue(())
+        };
+        tables.scan(&[1], &[0xff], tables.applied(), &mut visit).expect("read");
+        assert_eq!(count, thousands * 1000);
+    }
 }
