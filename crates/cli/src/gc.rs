@@ -15,6 +15,7 @@ use serde_json::json;
 use sluice_base::{ObjectId, Timestamp};
 use sluice_meta::{fsck, records::ObjectState};
 use sluice_object::{PutMode, StoreError};
+use sluice_vfs::gc::GcSettings;
 use std::{ffi::OsString, process::ExitCode, time::Duration};
 
 /// Delete objects that no file needs any more
@@ -24,6 +25,8 @@ use std::{ffi::OsString, process::ExitCode, time::Duration};
 /// - objects that the volume knows nothing of: left by an upload that a crash cut off, or by a volume that was made anew;
 ///
 /// - objects in which no file has bytes any more: they become tombstones, and are deleted after --min-age as such.
+///
+/// `sluice up` and `sluice serve` do the second while they run (--gc-interval), and rewrite objects with less than half of their bytes alive.
 ///
 /// It only lists, unless --delete is given; as tombstones take their time, the second run with --delete frees what the first
 /// one buried. The metadata is checked first, and nothing is deleted by metadata that is damaged. Run it now and then, and after
@@ -46,6 +49,25 @@ pub struct GcArgs {
     /// Print JSON
     #[arg(long)]
     pub json: bool,
+}
+
+/// `--gc-interval` and `--gc-min-age` of `up` and `serve`.
+#[derive(clap::Args)]
+pub struct GcOptions {
+    /// How often objects that no file needs are looked for: they are deleted --gc-min-age later, and those with less than half of their
+    /// bytes alive are rewritten. 0 leaves all that to `sluice gc`
+    #[arg(long = "gc-interval", default_value = "10m", value_name = "TIME", value_parser = ValueParser::new(units::parse_time))]
+    interval: Duration,
+    /// How long an object must be without users before it is deleted
+    #[arg(long = "gc-min-age", default_value = "1h", value_name = "TIME", value_parser = ValueParser::new(units::parse_time))]
+    min_age: Duration,
+}
+
+impl GcOptions {
+    /// As the volume takes them.
+    pub fn settings(&self) -> GcSettings {
+        GcSettings { interval: self.interval, min_age: self.min_age, ..GcSettings::default() }
+    }
 }
 
 /// Deletions that run at once.

@@ -14,8 +14,12 @@ use anyhow::anyhow;
 use futures::FutureExt;
 use sluice_fuse::{Config, LeftMount, MountOptions, ServeOptions, Session, StartError, VfsHandler};
 use sluice_join::Work;
+use sluice_meta::Namespace;
 use sluice_ship::{Shipper, ShipperParts};
-use sluice_vfs::{Durability, Parts, Settings, Vfs};
+use sluice_vfs::{
+    Durability, Parts, Settings, Ship, Vfs,
+    gc::{GcParts, GcSettings, Relocate},
+};
 use std::{path::Path, sync::Arc, time::Duration};
 use tokio::{
     runtime::{Handle, Runtime},
@@ -56,6 +60,8 @@ pub struct Running {
     pub vfs: Arc<Vfs>,
     /// What takes the metadata to the store, where this process has it.
     pub ship: Option<Arc<Shipper>>,
+    /// The metadata itself, where this process has it.
+    namespace: Option<Arc<Namespace>>,
     work: Work,
     _lock: VolumeLock,
 }
@@ -88,13 +94,9 @@ impl Running {
         if let (Tier::Object, Some(ship)) = (tier, &ship) {
             // Each sync waits for an object of its own or of a few others: small ones, many at once. Memory bounds large ones.
             settings.uploads = UPLOADS_OF_SYNCS;
-            let ship = ship.clone();
-            settings.durability = Durability::Object(Arc::new(move |seq| {
-                let ship = ship.clone();
-                async move { ship.shipped(seq).await }.boxed()
-            }));
+            settings.durability = Durability::Object(shipped(ship));
         }
-        let (others, group) = (None, None);
+        let (others, group, metadata) = (None, None, namespace.clone());
         let parts =
             Parts { namespace, journal, committer, cache, store, clock, entropy, session, others, group, runtime };
         let work = Work::start(parts, settings, recovered, tables, cache_sync)?;
@@ -103,12 +105,24 @@ impl Running {
             let bound = move |shipped, end| vfs.upgrade().map_or(shipped, |vfs| vfs.may_ship(shipped, end));
             ship.begin(Box::new(bound), &handle);
         }
-        Ok(Self { ship, ..Self::new(work, lock) })
+        Ok(Self { ship, namespace: Some(metadata), ..Self::new(work, lock) })
+    }
+
+    /// Gives back what the store holds for nobody, from now on. `relocate` where others change files too.
+    pub fn collect_garbage(&self, settings: GcSettings, relocate: Option<Box<Relocate>>) {
+        let Some(namespace) = self.namespace.clone() else { return };
+        let vfs = self.vfs.clone();
+        let relocate = relocate.unwrap_or_else(|| {
+            let (vfs, namespace) = (Arc::downgrade(&vfs), namespace.clone());
+            Box::new(move |ino, moved| vfs.upgrade().map_or(Ok(0), |vfs| vfs.relocate(&namespace, ino, moved)))
+        });
+        let ship = self.ship.as_ref().map(shipped);
+        self.vfs.collect_garbage(GcParts { vfs, namespace, ship, relocate }, settings);
     }
 
     /// Work that was started on a volume or a mount whose lock is `lock`.
     pub fn new(work: Work, lock: VolumeLock) -> Self {
-        Self { vfs: work.vfs.clone(), ship: None, work, _lock: lock }
+        Self { vfs: work.vfs.clone(), ship: None, namespace: None, work, _lock: lock }
     }
 
     /// Mounts, or goes on with a mount that was `taken` over; the second value becomes true when
@@ -284,6 +298,15 @@ async fn heed_signals(mut signals: Signals, mount: Arc<Session>, ending: Arc<End
             note!("{error}");
         }
     }
+}
+
+/// Tells when the store has the metadata up to a record.
+fn shipped(ship: &Arc<Shipper>) -> Arc<Ship> {
+    let ship = ship.clone();
+    Arc::new(move |seq| {
+        let ship = ship.clone();
+        async move { ship.shipped(seq).await }.boxed()
+    })
 }
 
 /// Room for statfs: what the disk of a `file:` store has left; an object store has no end that we know.

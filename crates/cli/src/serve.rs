@@ -7,6 +7,7 @@ use crate::{
     descriptors,
     detach::{self, Detaching},
     directory,
+    gc::GcOptions,
     metrics::{MetricsArgs, Probe, VolumeSource},
     output::note,
     running::{Running, Tier, stop_on_signals},
@@ -74,6 +75,8 @@ pub struct ServeArgs {
     pub metrics: MetricsArgs,
     #[command(flatten)]
     pub scrub: ScrubRate,
+    #[command(flatten)]
+    pub gc: GcOptions,
 }
 
 /// How long requests under way may take when the server ends.
@@ -132,6 +135,9 @@ fn serve(args: &ServeArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<Exit
     let (id, told) = (config.id()?, told.to_json().into_bytes());
     let probe = Probe::new(&config, dir, clock.clone())?;
     let service = MetaService::new(sessions, running.vfs.clone(), committer, clock.clone(), id, told);
+    let files = Arc::downgrade(&service);
+    let relocate = move |ino, moved: &[_]| files.upgrade().map_or(Ok(0), |service| service.relocate(ino, moved));
+    running.collect_garbage(args.gc.settings(), Some(Box::new(relocate)));
     let result = runtime.block_on(async {
         let listening =
             sluice_net::Server::bind(args.listen, service.clone(), descriptors::server_options(), clock).await;

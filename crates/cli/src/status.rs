@@ -191,6 +191,20 @@ fn print(dir: Option<&Path>, status: &Value) {
             out!("           {trouble}");
         }
     }
+    let gc = &numbers["gc"];
+    if gc["dead_bytes"].as_u64().is_some_and(|bytes| bytes > 0)
+        || gc["tombstones"].as_u64().is_some_and(|count| count > 0)
+    {
+        out!(
+            "garbage    {} of {} in the store are of no file, {} objects wait for their deletion",
+            size(&gc["dead_bytes"]),
+            size(&gc["stored_bytes"]),
+            gc["tombstones"]
+        );
+    }
+    if let Some(trouble) = gc["trouble"].as_str() {
+        out!("           {trouble}");
+    }
     let (journal, cache, store) = (&numbers["journal"], &numbers["cache"], &numbers["store"]);
     out!("journal    {} of {}", size(&journal["used_bytes"]), size(&journal["capacity_bytes"]));
     if cache.is_object() {

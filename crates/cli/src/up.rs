@@ -4,7 +4,10 @@ pub mod place;
 mod serve;
 mod takeover;
 
-use crate::{detach, directory, metrics::MetricsArgs, reading::ReadingArgs, running::Tier, scrub::ScrubRate, units};
+use crate::{
+    detach, directory, gc::GcOptions, metrics::MetricsArgs, reading::ReadingArgs, running::Tier, scrub::ScrubRate,
+    units,
+};
 use anyhow::bail;
 use clap::builder::ValueParser;
 use sluice_fuse::PassthroughOptions;
@@ -72,6 +75,8 @@ pub struct UpArgs {
     pub metrics: MetricsArgs,
     #[command(flatten)]
     pub scrub: ScrubRate,
+    #[command(flatten)]
+    pub gc: GcOptions,
 }
 
 impl UpArgs {

@@ -5,9 +5,12 @@ use crate::{
     nodes::Nodes,
     overview::Watched,
 };
-use sluice_base::{Clock, Errno, Seq, SessionId, VolumeId};
+use sluice_base::{Clock, Errno, Ino, Seq, SessionId, VolumeId};
 use sluice_journal::Committer;
-use sluice_meta::rpc::{self, Event, Outcome, Token, message};
+use sluice_meta::{
+    Moved,
+    rpc::{self, Event, Outcome, Token, message},
+};
 use sluice_net::{CallError, Failure, Peer, Refusal, Service};
 use sluice_node::message as group;
 use sluice_run::collections::HashMap;
@@ -80,6 +83,15 @@ impl MetaService {
             watched: Watched::default(),
             due: Notify::new(),
         })
+    }
+
+    /// Lets bytes of a file be found where they were moved to ([`rpc::Server::relocate`]).
+    pub fn relocate(&self, ino: Ino, moved: &[Moved]) -> sluice_meta::Result<u64> {
+        let bytes = self.server.relocate(self.clock.monotonic(), ino, moved)?;
+        if self.server.is_due() {
+            self.due.notify_one();
+        }
+        Ok(bytes)
     }
 
     /// Does what is due, for as long as it is polled.

@@ -56,6 +56,9 @@ pub enum Error {
     /// The lease ended, and with it the locks under which something was written.
     #[error("the locks are lost under which this was written")]
     LocksLost,
+    /// A change refers to bytes that were deleted since, as nobody had used them for long.
+    #[error("the bytes that it refers to were deleted since")]
+    Gone,
     /// The server failed, or its answer made no sense.
     #[error("the metadata server: {0}")]
     Server(String),

@@ -369,7 +369,13 @@ impl Merge for ObjectDelta {
         };
         match *self {
             ObjectDelta::Open(_) => {}
-            ObjectDelta::Live(by) => record.live_bytes = record.live_bytes.saturating_add_signed(by),
+            ObjectDelta::Live(by) => {
+                record.live_bytes = record.live_bytes.saturating_add_signed(by);
+                // Somebody cloned what a moment ago nobody had.
+                if record.state == ObjectState::Tombstone && record.live_bytes > 0 {
+                    record.state = if record.segments > 0 { ObjectState::Stored } else { ObjectState::Open };
+                }
+            }
             ObjectDelta::Stored(segments, bytes) => {
                 (record.state, record.segments, record.stored_bytes) = (ObjectState::Stored, segments, bytes);
             }

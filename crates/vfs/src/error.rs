@@ -78,7 +78,13 @@ pub fn errno(error: &Meta) -> Errno {
         Meta::FileTooLarge => Errno::EFBIG,
         Meta::NotPermitted => Errno::EPERM,
         Meta::Store(MetaError::Log(LogError::Full | LogError::DiskFull)) => Errno::ENOSPC,
-        Meta::Away | Meta::Fenced | Meta::LocksLost | Meta::Server(_) | Meta::Corrupt(_) | Meta::Store(_) => {
+        Meta::Away
+        | Meta::Fenced
+        | Meta::LocksLost
+        | Meta::Gone
+        | Meta::Server(_)
+        | Meta::Corrupt(_)
+        | Meta::Store(_) => {
             tracing::error!(%error, "metadata failed");
             Errno::EIO
         }

@@ -144,6 +144,18 @@ impl Vfs {
         result
     }
 
+    /// Bytes of a stored object from elsewhere, which nobody will ask for again: nothing keeps them.
+    pub(crate) async fn read_once(self: &Arc<Self>, place: Place, len: usize) -> Result<Vec<Bytes>, Errno> {
+        let Holder::Stored(stored) = self.holder(place.object).await? else { return Err(Errno::ENOENT) };
+        let wanted = segments(place.offset, len);
+        if wanted.end > stored.segment_count() {
+            return Err(Errno::EIO);
+        }
+        let pieces = self.ask_store(&stored, wanted.clone()).await?;
+        let found: Vec<Bytes> = pieces.into_iter().map(|piece| piece.bytes).collect();
+        cut(&found, wanted.start, place.offset, len).ok_or(Errno::EIO)
+    }
+
     async fn fetch_stored(
         self: &Arc<Self>,
         stored: &StoredObject,

@@ -56,6 +56,8 @@ pub trait Metadata: Send + Sync {
     fn body(&self, ino: Ino) -> Result<Option<Value>>;
     fn next_span(&self, ino: Ino, span: u64) -> Result<Option<u64>>;
     fn load_extents(&self, ino: Ino, extents: &mut FileExtents, range: Range<u64>) -> Result<()>;
+    /// What is remembered of the file's extents named an object that is gone: they are to be asked for.
+    fn extents_are_old(&self, ino: Ino);
     /// On return the change survives this process.
     fn change_data(&self, ino: Ino, extents: &mut FileExtents, change: &DataChange<'_>) -> Result<()>;
     /// On return every mount sees the changes of a file. Fails once when some were dropped, with the locks under which they were made.
@@ -165,6 +167,8 @@ impl Metadata for Namespace {
     fn load_extents(&self, ino: Ino, extents: &mut FileExtents, range: Range<u64>) -> Result<()> {
         self.load_extents(ino, extents, range)
     }
+    /// Nothing is remembered beside the tables.
+    fn extents_are_old(&self, _ino: Ino) {}
     fn change_data(&self, ino: Ino, extents: &mut FileExtents, change: &DataChange<'_>) -> Result<()> {
         self.change_data(ino, extents, change).map(drop)
     }

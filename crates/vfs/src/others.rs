@@ -68,6 +68,7 @@ impl Vfs {
             match what {
                 Invalidation::Attr(ino)
                 | Invalidation::Data(ino)
+                | Invalidation::Extents(ino)
                 | Invalidation::Inode(ino)
                 | Invalidation::Unlinked(ino) => self.files.changed(*ino),
                 Invalidation::Everything => self.files.all_changed(),

@@ -155,7 +155,10 @@ impl Vfs {
                     room.keep_with(&mut pieces);
                     return Ok(pieces);
                 }
-                Err(Errno::ENOENT) => {}
+                Err(Errno::ENOENT) => {
+                    self.namespace().extents_are_old(open.file.ino);
+                    self.files.changed(open.file.ino);
+                }
                 Err(other) => return Err(other),
             }
         }

@@ -1,6 +1,6 @@
 //! What a running volume can tell of itself.
 
-use crate::{Failure, Vfs, ahead::MemoryStatus, direct::DirectCounts, error::errno};
+use crate::{Failure, Vfs, ahead::MemoryStatus, direct::DirectCounts, error::errno, gc::GcStatus};
 use serde::{Deserialize, Serialize};
 use sluice_base::Errno;
 use sluice_object::{Store, StoreStats};
@@ -42,6 +42,8 @@ pub struct Status {
     pub journal: JournalStatus,
     pub cache: Option<CacheStatus>,
     pub store: StoreStatus,
+    /// Where this process collects the garbage.
+    pub gc: Option<GcStatus>,
     /// Why metadata is not being checkpointed, when it is not.
     pub trouble: Option<String>,
 }
@@ -223,6 +225,7 @@ impl Vfs {
                 CacheStatus { hits: found.hits + self.direct.counts().pins, ..found }
             }),
             store: StoreStatus::of(self.parts.store.place(), &self.parts.store.stats()),
+            gc: self.gc.lock().as_ref().map(|gc| gc.status()),
             trouble: self.namespace().trouble(),
         })
     }

@@ -124,6 +124,8 @@ pub struct Vfs {
     pub(crate) store_full: AtomicBool,
     /// Bytes were lost before they were stored: a sync must say so, once.
     pub(crate) lost: Arc<AtomicBool>,
+    /// What collects the garbage, in the process that has the metadata.
+    pub(crate) gc: Mutex<Option<Arc<crate::gc::Gc>>>,
     pub(crate) tasks: Mutex<Vec<sluice_run::task::JoinHandle<()>>>,
 }
 
@@ -152,6 +154,7 @@ impl Vfs {
             waiting: AtomicUsize::new(0),
             store_full: false.into(),
             lost: Arc::default(),
+            gc: Mutex::default(),
             tasks: Mutex::default(),
             parts,
             settings,
@@ -291,6 +294,9 @@ impl Vfs {
 
     /// Ends the background work; nothing may be called afterwards.
     pub fn stop(&self) {
+        if let Some(gc) = self.gc.lock().take() {
+            gc.stop();
+        }
         self.tasks.lock().drain(..).for_each(|task| task.abort());
     }
 }

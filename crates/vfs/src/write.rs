@@ -119,7 +119,7 @@ impl Vfs {
             new_objects: batch.new.iter().map(|id| (*id, self.parts.session)).collect(),
             attachments: batch.attachments,
             kill_suidgid: kill,
-            touch: true,
+            ..DataChange::default()
         };
         self.commit(ino, data, &change)?;
         drop(batch.reservations);

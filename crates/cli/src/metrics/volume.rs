@@ -128,6 +128,14 @@ impl VolumeSource {
             .sample(&[("from", "nodes")], status.group_fetches);
         page.gauge("sluice_open_files", "Files that are open or known.").is(status.open_files);
         memory(page, &status.memory);
+        if let Some(gc) = status.gc {
+            page.gauge("sluice_dead_bytes", "Bytes in the store that no file has any more.").is(gc.dead_bytes);
+            page.gauge("sluice_tombstones", "Objects without users that wait for their deletion.").is(gc.tombstones);
+            page.counter("sluice_objects_deleted_total", "Objects without users that were deleted.")
+                .is(gc.deleted_objects);
+            page.counter("sluice_repacked_bytes_total", "Bytes that were moved out of objects that were mostly dead.")
+                .is(gc.repacked_bytes);
+        }
         let journal = status.journal;
         page.gauge("sluice_journal_used_bytes", "Bytes of the journal that are in use.").is(journal.used_bytes);
         page.gauge("sluice_journal_capacity_bytes", "Room of the journal; file data may use data of it.")

@@ -38,7 +38,7 @@ async fn tell_kernel(notifier: &Notifier, items: &[Invalidation]) {
                 notifier.inval_inode(ino.0, 0, 0)
             }
             Invalidation::Entry(dir, name) => notifier.inval_entry(dir.0, name),
-            Invalidation::Everything => Ok(()),
+            Invalidation::Extents(_) | Invalidation::Everything => Ok(()),
         };
         pages |= matches!(what, Invalidation::Data(_));
         while tell() == Err(NotifyError::Full) {

@@ -113,6 +113,7 @@ fn begin(
         Settings { upload_delay: args.upload_delay, memory_bytes: args.memory, inherited, ..Settings::default() };
     let running = Running::of_volume(volume, settings, args.durability, runtime.handle())?;
     args.scrub.start(running.vfs.cache());
+    running.collect_garbage(args.gc.settings(), None);
     let options = ServeOptions {
         valid: Box::new(|| VALID),
         locks: None,

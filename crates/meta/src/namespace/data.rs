@@ -57,6 +57,8 @@ pub struct DataChange<'a> {
     pub size: SizeChange,
     /// Objects that begin with this change.
     pub new_objects: Vec<(ObjectId, SessionId)>,
+    /// Objects that must still be there.
+    pub needed: Vec<ObjectId>,
     /// Sections for the log record.
     pub attachments: Vec<Attachment<'a>>,
     /// Take setuid and setgid away.
@@ -67,8 +69,9 @@ pub struct DataChange<'a> {
 
 impl Default for DataChange<'_> {
     fn default() -> Self {
-        let (extents, new_objects, attachments) = (Vec::new(), Vec::new(), Vec::new());
-        Self { extents, body: None, size: SizeChange::Keep, new_objects, attachments, kill_suidgid: false, touch: true }
+        let (extents, new_objects, needed, attachments) = Default::default();
+        let (body, size) = (None, SizeChange::Keep);
+        Self { extents, body, size, new_objects, needed, attachments, kill_suidgid: false, touch: true }
     }
 }
 
@@ -176,6 +179,11 @@ impl Namespace {
                 inode.touch(now);
             }
             txn.put(&keys::inode(ino), inode.encode());
+            for object in &change.needed {
+                if txn.get(&keys::object(*object))?.is_none() {
+                    return Err(Error::Gone);
+                }
+            }
             for (object, session) in &change.new_objects {
                 txn.merge(&keys::object(*object), Box::new(ObjectDelta::Open(*session)));
             }

@@ -1,18 +1,47 @@
 //! Object records: what the uploader, gc and fsck ask for.
 
-use super::Namespace;
+use super::{DataChange, Namespace};
 use crate::{
-    Error, Result, keys,
+    Error, Result,
+    extent::{Extent, FileExtents, Place, decode_runs},
+    keys,
     records::{ObjectDelta, ObjectRecord, ObjectState},
     store::Committed,
 };
-use sluice_base::{ObjectId, SessionId};
+use sluice_base::{Ino, ObjectId, SessionId};
 use std::ops::ControlFlow;
+
+/// A span of a file.
+pub type FileSpan = (Ino, u64);
+
+/// Most extents that one change lets go elsewhere, at some 60 bytes of the log each.
+const RELOCATED_MAX: usize = 4096;
+
+/// Bytes of a file that are in another object too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moved {
+    /// First byte in the file.
+    pub offset: u64,
+    /// How many.
+    pub len: u32,
+    /// Where they were.
+    pub from: Place,
+    /// Where they are as well.
+    pub to: Place,
+}
 
 impl Namespace {
     /// The record of an object.
     pub fn object(&self, id: ObjectId) -> Result<Option<ObjectRecord>> {
         self.store.snapshot().get(&keys::object(id))?.map(|bytes| ObjectRecord::decode(&bytes)).transpose()
+    }
+
+    /// An object of `session` begins, which nothing refers to yet.
+    pub fn begin_object(&self, id: ObjectId, session: SessionId) -> Result<Committed<()>> {
+        self.write(|txn| {
+            txn.merge(&keys::object(id), Box::new(ObjectDelta::Open(session)));
+            Ok(())
+        })
     }
 
     /// The store acknowledged an object of so many segments and bytes.
@@ -37,13 +66,13 @@ impl Namespace {
         Ok(done.value)
     }
 
-    /// Makes an unreferenced stored object a tombstone; false when something refers to it.
+    /// Makes an unreferenced object a tombstone; false when something refers to it. One that is not stored must have no writer any more.
     pub fn bury_object(&self, id: ObjectId) -> Result<bool> {
         let (key, now) = (keys::object(id), self.now());
         let done = self.write(|txn| {
             let Some(bytes) = txn.get(&key)? else { return Ok(false) };
             let mut record = ObjectRecord::decode(&bytes)?;
-            if record.live_bytes != 0 || record.state != ObjectState::Stored {
+            if record.live_bytes != 0 || record.state == ObjectState::Tombstone {
                 return Ok(false);
             }
             (record.state, record.since) = (ObjectState::Tombstone, now);
@@ -51,6 +80,78 @@ impl Namespace {
             Ok(true)
         })?;
         Ok(done.value)
+    }
+
+    /// Removes the record of a tombstone; false when it is none any more.
+    pub fn drop_tombstone(&self, id: ObjectId) -> Result<bool> {
+        let key = keys::object(id);
+        let done = self.write(|txn| {
+            let record = txn.get(&key)?.map(|bytes| ObjectRecord::decode(&bytes)).transpose()?;
+            let is_dead = record.is_some_and(|record| record.state == ObjectState::Tombstone && record.live_bytes == 0);
+            if is_dead {
+                txn.delete(&key);
+            }
+            Ok(is_dead)
+        })?;
+        Ok(done.value)
+    }
+
+    /// The spans from `from` on in whose records an object is that is `wanted`, among the next `keys_max` records or some more, and where to go
+    /// on. A span may be there although nothing in it refers to such an object any more.
+    pub fn spans_of(
+        &self,
+        wanted: &dyn Fn(ObjectId) -> bool,
+        from: FileSpan,
+        keys_max: usize,
+    ) -> Result<(Vec<FileSpan>, Option<FileSpan>)> {
+        let (_, to) = keys::whole_table(b'e');
+        let (mut found, mut next, mut failed) = (Vec::new(), None, None);
+        let (mut count, mut at) = (0, from);
+        self.store.snapshot().scan(&keys::extent(from.0, from.1, 0), &to, &mut |key, value| {
+            let here = (Ino(keys::number_at(key, 1)), keys::number_at(key, 9));
+            count += 1;
+            if count > keys_max && here != at {
+                next = Some(here);
+                return ControlFlow::Break(());
+            }
+            at = here;
+            match decode_runs(value) {
+                Ok(runs) => {
+                    let names = |run: &Extent| run.place.is_some_and(|place| wanted(place.object));
+                    if found.last() != Some(&here) && runs.iter().any(names) {
+                        found.push(here);
+                    }
+                    ControlFlow::Continue(())
+                }
+                Err(error) => {
+                    failed = Some(error);
+                    ControlFlow::Break(())
+                }
+            }
+        })?;
+        failed.map_or(Ok((found, next)), Err)
+    }
+
+    /// Lets the bytes `moved` of a file be found where they were moved to, as far as the file still has them where they were. Its extents must be
+    /// those of now, as for [`Namespace::change_data`]. Nobody sees a difference: neither times nor size nor content change. Returns the
+    /// bytes that moved.
+    pub fn relocate(&self, ino: Ino, extents: &mut FileExtents, moved: &[Moved]) -> Result<u64> {
+        let mut change = DataChange { touch: false, ..DataChange::default() };
+        for Moved { offset, len, from, to } in moved {
+            let range = *offset..offset + u64::from(*len);
+            self.load_extents(ino, extents, range.clone())?;
+            let at = |place: &Place, by: u64| Place { object: place.object, offset: place.offset + by as u32 };
+            for here in extents.map(range) {
+                if here.place == Some(at(from, here.offset - offset)) {
+                    change.extents.push(Extent { place: Some(at(to, here.offset - offset)), ..here });
+                }
+            }
+        }
+        change.extents.truncate(RELOCATED_MAX);
+        if !change.extents.is_empty() {
+            self.change_data(ino, extents, &change)?;
+        }
+        Ok(change.extents.iter().map(|extent| extent.len).sum())
     }
 
     /// Hands every object record to `visit` until it breaks.

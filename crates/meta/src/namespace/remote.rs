@@ -147,6 +147,11 @@ impl Namespace {
         stored.map(|bytes| SessionRecord::decode(&bytes)).transpose()
     }
 
+    /// Whether a session has begun with a name and has not ended; also one that was left.
+    pub fn is_session(&self, session: SessionId) -> Result<bool> {
+        self.session(session).map(|found| found.is_some())
+    }
+
     /// A session ended in this epoch because nobody came for it. Its results stay, as whoever has its journal may ask whether what
     /// it sent was done; but of no more than `left_max` such sessions: beyond, those that began first go.
     pub(crate) fn leave_session(&self, session: SessionId, epoch: u32, left_max: usize) -> Result<()> {

@@ -128,6 +128,7 @@ fn meta_parts(error: &Error) -> (u16, String) {
         Error::Store(MetaError::Log(LogError::DiskFull)) => 17,
         Error::Store(MetaError::Log(LogError::Failed(why))) => return (18, why.clone()),
         Error::Store(MetaError::Checkpoint(why)) => return (19, why.clone()),
+        Error::Gone => 20,
         other => return (42, other.to_string()),
     };
     (code, String::new())
@@ -155,6 +156,7 @@ fn meta_of(code: u16, text: &str) -> Option<Error> {
         17 => Error::Store(MetaError::Log(LogError::DiskFull)),
         18 => Error::Store(MetaError::Log(LogError::Failed(text.into()))),
         19 => Error::Store(MetaError::Checkpoint(text.into())),
+        20 => Error::Gone,
         _ => return None,
     })
 }

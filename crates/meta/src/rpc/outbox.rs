@@ -136,11 +136,12 @@ impl Outbox {
 
 /// Invalidations of something that `item` is about too.
 fn related(item: &Invalidation) -> Vec<Invalidation> {
-    use Invalidation::{Attr, Data, Entry, Everything, Inode, Unlinked};
+    use Invalidation::{Attr, Data, Entry, Everything, Extents, Inode, Unlinked};
     match item {
         Attr(ino) | Data(ino) | Inode(ino) | Unlinked(ino) => {
             vec![Attr(*ino), Data(*ino), Inode(*ino), Unlinked(*ino), Everything]
         }
+        Extents(ino) => vec![item.clone(), Data(*ino), Inode(*ino), Everything],
         Entry(dir, _) => vec![item.clone(), Inode(*dir), Everything],
         Everything => vec![Everything],
     }

@@ -100,6 +100,7 @@ impl Known {
                 self.attr = None;
                 self.forget_data();
             }
+            Invalidation::Extents(_) => self.first_span = None,
             Invalidation::Unlinked(_) => {
                 self.attr = None;
                 (self.unchanged, self.complete) = (false, false);
@@ -314,7 +315,7 @@ impl Cache {
         };
         told.push(what.clone());
         self.drop_of(ino, |known| {
-            known.unchanged = false;
+            known.unchanged &= matches!(what, Invalidation::Extents(_));
             known.forget(ino, what, told);
         });
     }

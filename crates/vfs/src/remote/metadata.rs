@@ -10,9 +10,9 @@ use sluice_meta::{
     rpc::{
         Name,
         message::{
-            Create, CreateUnnamed, ForgetObject, GetBody, GetObject, GetUsage, Getxattr, LastCookie, Link as LinkCall,
-            Listxattr, Lookup, NextSpan, ObjectStored, Open, Parent, ReadDir, Readlink, Removexattr, Rename, Rmdir,
-            Setattr, Setxattr, SpanRecords, Unlink,
+            Create, CreateUnnamed, ForgetObject, GetBody, GetObject, GetUsage, Getxattr, Invalidation, LastCookie,
+            Link as LinkCall, Listxattr, Lookup, NextSpan, ObjectStored, Open, Parent, ReadDir, Readlink, Removexattr,
+            Rename, Rmdir, Setattr, Setxattr, SpanRecords, Unlink,
         },
     },
     store::Value,
@@ -276,6 +276,10 @@ impl Metadata for Remote {
             self.pending.cover(ino, &loaded, extents);
             Ok(())
         })
+    }
+
+    fn extents_are_old(&self, ino: Ino) {
+        self.cache.drop_what(&Invalidation::Extents(ino), &mut Vec::new());
     }
 
     fn change_data(&self, ino: Ino, extents: &mut FileExtents, change: &DataChange<'_>) -> Result<()> {

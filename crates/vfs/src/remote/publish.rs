@@ -5,7 +5,7 @@ use sluice_base::{Ino, ObjectId, Seq};
 use sluice_meta::{
     DataChange, Error, Result,
     records::flags,
-    rpc::message::{Publish, Published},
+    rpc::message::{Invalidation, Publish, Published},
     store::Txn,
 };
 use sluice_run::collections::HashSet;
@@ -171,6 +171,12 @@ impl Remote {
         match answer {
             Ok((head, published)) => self.keep_published(head, change, published),
             Err(Error::Stale | Error::NotFound) => {}
+            // A clone of bytes that it knew from long ago.
+            Err(error @ Error::Gone) => {
+                tracing::error!(%ino, %error, "what was not published of a file is lost");
+                self.dropped.lock().add(ino);
+                self.tell_lost(vec![Invalidation::Data(ino)]);
+            }
             // It may have been done: it stays noted, and goes again under its number.
             Err(error @ (Error::Fenced | Error::Away)) => return Err(error),
             Err(error) => {

@@ -5,6 +5,7 @@
 mod ahead;
 mod bits;
 mod faults;
+mod gc;
 mod harness;
 mod model;
 mod power;

@@ -18,6 +18,8 @@ pub enum Invalidation {
     Attr(Ino),
     /// How the bytes of a file are kept: body and extents, and with them the bytes; its attributes too.
     Data(Ino),
+    /// In which objects the bytes of a file are. The bytes are the same.
+    Extents(Ino),
     /// One entry of a directory, or that there is none.
     Entry(Ino, Vec<u8>),
     /// Everything about an inode, with all entries when it is a directory: the server no longer notes that it is cached.
@@ -32,9 +34,8 @@ impl Invalidation {
     /// The inode that it is about; `None` for everything.
     pub fn ino(&self) -> Option<Ino> {
         match self {
-            Self::Attr(ino) | Self::Data(ino) | Self::Entry(ino, _) | Self::Inode(ino) | Self::Unlinked(ino) => {
-                Some(*ino)
-            }
+            Self::Attr(ino) | Self::Data(ino) | Self::Extents(ino) => Some(*ino),
+            Self::Entry(ino, _) | Self::Inode(ino) | Self::Unlinked(ino) => Some(*ino),
             Self::Everything => None,
         }
     }
@@ -43,6 +44,7 @@ impl Invalidation {
     pub fn covers(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Data(ino) | Self::Unlinked(ino), Self::Attr(other)) => ino == other,
+            (Self::Data(ino) | Self::Inode(ino), Self::Extents(other)) => ino == other,
             (Self::Inode(ino), Self::Attr(other) | Self::Data(other) | Self::Entry(other, _)) => ino == other,
             (Self::Everything, _) => true,
             _ => self == other,
@@ -61,6 +63,7 @@ impl<'a> Wire<'a> for Invalidation {
             Self::Inode(ino) => (4, *ino),
             Self::Unlinked(ino) => (5, *ino),
             Self::Everything => (6, Ino(0)),
+            Self::Extents(ino) => (7, *ino),
         };
         tag.put(out);
         ino.put(out);
@@ -81,6 +84,7 @@ impl<'a> Wire<'a> for Invalidation {
             4 => Self::Inode(ino),
             5 => Self::Unlinked(ino),
             6 if ino == Ino(0) => Self::Everything,
+            7 => Self::Extents(ino),
             _ => return None,
         })
     }

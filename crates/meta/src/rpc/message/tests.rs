@@ -161,7 +161,7 @@ impl Stuff {
     fn invalidations(&self) -> Vec<Invalidation> {
         use Invalidation::*;
         let ino = Ino(self.a);
-        vec![Attr(ino), Data(ino), Entry(ino, self.name.clone()), Inode(ino), Unlinked(ino), Everything]
+        vec![Attr(ino), Data(ino), Extents(ino), Entry(ino, self.name.clone()), Inode(ino), Unlinked(ino), Everything]
     }
 
     fn faults(&self) -> Vec<Fault> {
@@ -183,6 +183,7 @@ impl Stuff {
         ];
         let meta = [
             Error::NotFound,
+            Error::Gone,
             Error::Stale,
             Error::Exists,
             Error::NotDirectory,

@@ -2,10 +2,10 @@
 
 use super::{Outcome, Reply, Server, numbers::Admitted, ready, settling::Deferred, state::*};
 use crate::{
-    Attr, DataChange, Error, Namespace, NewNode,
+    Attr, DataChange, Error, Moved, Namespace, NewNode,
     extent::FileExtents,
     namespace::{Effects, InSession, Once},
-    records::{Inode, mode},
+    records::{Inode, ObjectState, mode},
     rpc::{
         codec::Wire,
         fault::Fault,
@@ -17,7 +17,7 @@ use crate::{
     },
     store::Txn,
 };
-use sluice_base::{Ino, Seq};
+use sluice_base::{Ino, ObjectId, Seq, SessionId};
 use sluice_run::lock::Mutex;
 use std::{collections::BTreeSet, time::Duration};
 
@@ -177,7 +177,9 @@ impl Server {
         for extent in publish.extents.list() {
             names.load_extents(publish.ino, &mut extents, extent.offset..extent.offset + extent.len)?;
         }
+        let needed = self.needed(publish)?;
         let change = DataChange {
+            needed,
             extents: publish.extents.list().to_vec(),
             body: publish.body.map(|body| body.map(|body| body.bytes())),
             size: publish.size,
@@ -188,6 +190,31 @@ impl Server {
         };
         let tell = |txn: &mut Txn<'_>, inode: &Inode| Namespace::published(txn, publish.ino, inode);
         Ok(names.change_data_at(publish.ino, &mut extents, &change, publish.mtime, tell)?.value)
+    }
+
+    /// Objects that a publish, which may be of long ago, needs and that are deleted, or may be at any moment. The transaction asks again, which
+    /// others' changes of them then delay.
+    fn needed(&self, publish: &Publish<'_>) -> Result<Vec<ObjectId>, Error> {
+        let new: BTreeSet<_> = publish.new_objects.iter().collect();
+        let used: BTreeSet<_> = publish.extents.list().iter().filter_map(|extent| Some(extent.place?.object)).collect();
+        let mut needed = Vec::new();
+        for object in used.into_iter().filter(|object| !new.contains(object)) {
+            if self.names.object(object)?.is_none_or(|record| record.state == ObjectState::Tombstone) {
+                needed.push(object);
+            }
+        }
+        Ok(needed)
+    }
+
+    /// Lets the bytes `moved` of a file be found where they were moved to, and tells who may have cached where they were; nobody is waited for, as
+    /// the bytes are in both places. Returns those that moved.
+    pub fn relocate(&self, now: Duration, ino: Ino, moved: &[Moved]) -> Result<u64, Error> {
+        let _one = self.stripe(ino).lock();
+        let bytes = self.names.relocate(ino, &mut FileExtents::default(), moved)?;
+        if bytes > 0 {
+            self.state.lock().invalidate(SessionId(0), &[Invalidation::Extents(ino)], now);
+        }
+        Ok(bytes)
     }
 
     /// The directories whose entries a request changed, as they are now.

@@ -238,6 +238,7 @@ impl State {
             let concerned = match item {
                 Invalidation::Attr(_) => self.interest.cachers(ino, ATTR, true, by),
                 Invalidation::Data(_) => self.interest.cachers(ino, ATTR | DATA, true, by),
+                Invalidation::Extents(_) => self.interest.cachers(ino, DATA, false, by),
                 Invalidation::Entry(..) => self.interest.cachers(ino, ENTRIES, false, by),
                 Invalidation::Inode(_) => self.interest.cachers(ino, ATTR | DATA | ENTRIES, true, by),
                 Invalidation::Unlinked(_) => {

@@ -98,6 +98,7 @@ impl Client {
                     self.names.clear();
                 }
             }
+            Invalidation::Extents(_) => {}
             Invalidation::Everything => self.drop_all(),
         }
     }

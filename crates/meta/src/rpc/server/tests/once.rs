@@ -1,6 +1,12 @@
 //! A change is done once, however often it is asked for.
 
 use super::*;
+use crate::{
+    Moved, SizeChange,
+    extent::{Extent, FileExtents, Place},
+    rpc::values::Extents,
+};
+use sluice_base::{ObjectId, Timestamp};
 
 fn numbered(number: u64, seen_up_to: u64) -> Number {
     Number { number, seen_up_to, again: None }
@@ -98,28 +104,89 @@ fn a_number_stands_for_one_change_only() {
     rig.lookup(peer, "file").expect("still there");
 }
 
+const OBJECT: ObjectId = ObjectId([7; 16]);
+
+/// A page of a file, which is in OBJECT.
+fn page(ino: Ino, offset: u64, place: u32, is_new: bool) -> Publish<'static> {
+    let place = Some(Place { object: OBJECT, offset: place });
+    Publish {
+        ino,
+        extents: Extents::new(vec![Extent { offset, len: 4096, place }]).unwrap(),
+        body: None,
+        size: SizeChange::AtLeast(offset + 4096),
+        mtime: Some(Timestamp { secs: 77, nanos: 0 }),
+        kill_suidgid: false,
+        new_objects: if is_new { vec![OBJECT] } else { vec![] },
+        locked: false,
+    }
+}
+
+/// A mount that slept for long publishes a clone of what nobody has any more.
 #[test]
-fn a_publish_is_done_once_and_plans_against_what_is_stored() {
-    use crate::{
-        SizeChange,
-        extent::{Extent, FileExtents, Place},
-        rpc::values::Extents,
-    };
+fn a_publish_of_bytes_that_are_gone_is_refused() {
     let rig = Rig::new();
     let peer = rig.begin("a");
     let ino = rig.create(peer, "file").ino;
-    let object = sluice_base::ObjectId([7; 16]);
-    let publish = |offset: u64, place: u32, new| Publish {
-        ino,
-        extents: Extents::new(vec![Extent { offset, len: 4096, place: Some(Place { object, offset: place }) }])
-            .unwrap(),
-        body: None,
-        size: SizeChange::AtLeast(offset + 4096),
-        mtime: Some(sluice_base::Timestamp { secs: 77, nanos: 0 }),
-        kill_suidgid: false,
-        new_objects: if new { vec![object] } else { vec![] },
-        locked: false,
+    rig.ask(peer, &page(ino, 0, 0, true)).expect("published");
+    rig.ask(peer, &ObjectStored { id: OBJECT, segments: 1, bytes: 8192 }).expect("stored");
+    rig.ask(peer, &Unlink { dir: Ino::ROOT, name: name("file") }).expect("unlinked");
+    rig.ask(peer, &Release { inos: vec![ino], cached: false }).expect("released");
+    rig.poll();
+    let names = rig.server.namespace();
+    let clone = rig.create(peer, "clone").ino;
+    assert!(names.bury_object(OBJECT).expect("buried"));
+    rig.ask(peer, &page(clone, 0, 4096, false)).expect("a tombstone comes back to life");
+    assert!(!names.drop_tombstone(OBJECT).expect("asked"), "it is none any more");
+    rig.ask(peer, &Unlink { dir: Ino::ROOT, name: name("clone") }).expect("unlinked");
+    rig.ask(peer, &Release { inos: vec![clone], cached: false }).expect("released");
+    rig.poll();
+    assert!(names.bury_object(OBJECT).expect("buried"));
+    assert!(names.drop_tombstone(OBJECT).expect("dropped"));
+    let late = rig.create(peer, "late").ino;
+    assert!(matches!(rig.ask(peer, &page(late, 0, 0, false)), Err(Fault::Meta(crate::Error::Gone))));
+    assert!(crate::fsck::check(names.store(), &mut |_| {}).expect("checked").is_clean());
+}
+
+/// Where bytes are may change without anybody's doing; who cached that is told so, and nothing else.
+#[test]
+fn who_caches_extents_is_told_where_they_went() {
+    let rig = Rig::new();
+    let (a, b) = (rig.begin("a"), rig.begin("b"));
+    let ino = rig.create(a, "file").ino;
+    let before = rig.ask(a, &page(ino, 0, 0, true)).expect("published").attr;
+    rig.ask(b, &Open { ino }).expect("opened");
+    let other = ObjectId([8; 16]);
+    rig.server.namespace().begin_object(other, SessionId(1)).expect("begun");
+    let moved = |offset| Moved {
+        offset,
+        len: 4096,
+        from: Place { object: OBJECT, offset: 0 },
+        to: Place { object: other, offset: 100 },
     };
+    let relocate = |offset| rig.server.relocate(rig.now.get(), ino, &[moved(offset)]).expect("relocated");
+    rig.poll();
+    assert_eq!(relocate(4096), 0, "it is not there");
+    assert!(rig.poll().is_empty());
+    assert_eq!(relocate(0), 4096);
+    let told: Vec<_> = rig.poll().into_iter().filter_map(pushed).collect();
+    assert_eq!(told, [(a.session, vec![Invalidation::Extents(ino)]), (b.session, vec![Invalidation::Extents(ino)])]);
+    assert_eq!(relocate(0), 0, "it has gone already");
+    assert_eq!(rig.ask(b, &Open { ino }).expect("opened").attr, before);
+    assert!(crate::fsck::check(rig.server.namespace().store(), &mut |_| {}).expect("checked").is_clean());
+}
+
+fn pushed(event: Event) -> Option<(SessionId, Vec<Invalidation>)> {
+    let Event::Push { peer, body } = event else { return None };
+    Some((peer.session, Push::decode(&body).expect("a push").items))
+}
+
+#[test]
+fn a_publish_is_done_once_and_plans_against_what_is_stored() {
+    let rig = Rig::new();
+    let peer = rig.begin("a");
+    let ino = rig.create(peer, "file").ino;
+    let object = OBJECT;
+    let publish = |offset, place, is_new| page(ino, offset, place, is_new);
     let attr = rig.ask(peer, &publish(0, 0, true)).expect("published").attr;
     assert_eq!((attr.size, attr.held_bytes, attr.mtime.secs), (4096, 4096, 77));
     rig.ask(peer, &publish(4096, 4096, false)).expect("published");
