@@ -13,6 +13,7 @@
 //! | `SLUICE_SEED` | seed of the random tests; printed by each of them |
 
 mod clock;
+mod front;
 mod gateway;
 pub mod group;
 mod lock;
@@ -30,6 +31,7 @@ mod user;
 mod volume;
 
 pub use clock::WrongClock;
+pub use front::{Answer, Asked, Front};
 pub use gateway::{Gateway, SECRET};
 pub use lock::{LockKind, set_range_lock, would_block_on};
 pub use locker::{Locker, told};

@@ -35,11 +35,13 @@ pub enum Bug {
     MembersNotFollowed,
     /// A drained node that joins is no longer drained.
     DrainForgotten,
+    /// Bytes that are moved to another object replace what was written meanwhile.
+    MovedOverNewer,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::PushIgnored,
         Self::FsyncDoesNotSync,
         Self::ChangeDoneAgain,
@@ -55,6 +57,7 @@ impl Bug {
         Self::NodeDoesNotJoinAgain,
         Self::MembersNotFollowed,
         Self::DrainForgotten,
+        Self::MovedOverNewer,
     ];
 
     /// Whether this process has it.

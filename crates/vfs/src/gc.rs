@@ -162,7 +162,15 @@ impl Gc {
 
     /// One pass, to its end: what was done is in [`Gc::status`].
     pub async fn pass(self: &Arc<Self>) {
+        let before = self.status();
         let outcome = self.try_pass().await;
+        let after = self.status();
+        let deleted = after.deleted_objects - before.deleted_objects;
+        let (objects, bytes) =
+            (after.repacked_objects - before.repacked_objects, after.repacked_bytes - before.repacked_bytes);
+        if deleted + objects > 0 {
+            tracing::info!(deleted, repacked_objects = objects, repacked_bytes = bytes, "garbage was collected");
+        }
         let mut status = self.status.lock();
         status.trouble = match outcome {
             Ok(()) => {

@@ -9,6 +9,7 @@ mod detached;
 mod full_disks;
 mod logs;
 mod mistakes;
+mod moods;
 mod outages;
 mod scrub;
 

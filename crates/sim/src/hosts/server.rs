@@ -5,8 +5,12 @@ use sluice_join::{MetaService, Replayed, Work};
 use sluice_meta::{Namespace, rpc};
 use sluice_net::ServerOptions;
 use sluice_run::{simulation, task::Handle};
-use sluice_vfs::{Parts, Settings, Vfs, unstored};
-use std::{path::Path, sync::Arc};
+use sluice_vfs::{
+    Parts, Settings, Vfs,
+    gc::{GcParts, GcSettings},
+    unstored,
+};
+use std::{path::Path, sync::Arc, time::Duration};
 
 /// What a running server is asked from outside.
 pub struct Server {
@@ -43,6 +47,13 @@ pub fn serve(host: &Host) -> anyhow::Result<Arc<Server>> {
     let work = Work::start(parts, settings, replayed.recovered, replayed.store, replayed.cache_sync)?;
     let sessions = rpc::Server::open(namespace.clone(), rpc::Settings::default(), clock.monotonic())?;
     let service = MetaService::new(sessions, work.vfs.clone(), committer, clock.clone(), VOLUME, b"{}".to_vec());
+    let files = Arc::downgrade(&service);
+    let relocate = move |ino, moved: &[_]| files.upgrade().map_or(Ok(0), |service| service.relocate(ino, moved));
+    let parts =
+        GcParts { vfs: work.vfs.clone(), namespace: namespace.clone(), ship: None, relocate: Box::new(relocate) };
+    // As short as nobody may believe what he knew before.
+    let min_age = rpc::Settings::default().lease;
+    work.vfs.collect_garbage(parts, GcSettings { interval: Duration::from_secs(1), min_age, ..GcSettings::default() });
     let listening = sluice_net::Server::bind(server_address(), service.clone(), ServerOptions::default(), clock);
     let listening = simulation::block_on(listening)?;
     sluice_run::task::spawn(service.run());

@@ -48,9 +48,7 @@ impl Found {
                 }
             }
             ObjectState::Open | ObjectState::Sealed
-                if record.live_bytes == 0
-                    && self.left.len() < OBJECTS_MAX
-                    && gc.parts.vfs.dirty.get(id).is_none() =>
+                if record.live_bytes == 0 && self.left.len() < OBJECTS_MAX && gc.parts.vfs.dirty.get(id).is_none() =>
             {
                 self.left.push((id, record.session));
             }
