@@ -2,9 +2,10 @@
 
 use std::{
     fs::{self, File, OpenOptions},
-    io::Read,
+    io::{BufRead, BufReader, Read, Write},
     os::unix::fs::{FileExt, MetadataExt},
     path::Path,
+    process::{Command, Stdio},
     time::Duration,
 };
 
@@ -115,4 +116,74 @@ fn readers_of_a_served_volume_go_on_through_a_repack() {
     drop(open);
     assert!(fs::read(writer.path("file")).unwrap() == bytes);
     [writer, reader, sleeper].into_iter().for_each(Mount::umount);
+}
+
+/// To be survived: a mount sleeps with a file open to write, and with a clone that it has not published, until what it knew was overwritten,
+/// rewritten and deleted. It goes on, or is told; nothing in the volume refers to what is gone.
+#[test]
+fn a_writer_that_wakes_after_everything_was_collected() {
+    if skipped_in_local_mode("a_writer_that_wakes_after_everything_was_collected") {
+        return;
+    }
+    // Short, so that the sleeper's session ends soon, and with it its hold on what it has open.
+    let mut server = Server::with(&[&SOON[..], &["--lease", "2s"]].concat());
+    let awake = server.try_mount("awake", &["--upload-delay", "100ms"]).unwrap();
+    let sleeper = server.try_mount("sleeper", &["--upload-delay", "100ms"]).unwrap();
+    let source = noise(3, 6 * MIB);
+    fs::write(awake.path("source"), &source).unwrap();
+    wait_for("the upload", LIMIT, || awake.status()["numbers"]["dirty_bytes"] == 0);
+    // A process of its own has the files open: one that starts others would wait for the sleeper in each of them, between fork and exec.
+    let program = format!(
+        "import os, sys
+own, source, clone = (os.open('{at}/' + name, how, 0o644) for name, how in
+    (('own', os.O_CREAT | os.O_WRONLY), ('source', os.O_RDONLY), ('clone', os.O_CREAT | os.O_WRONLY)))
+os.pwrite(own, b'a' * {MIB}, 0)
+print(os.copy_file_range(source, clone, {len}, 0, 0), flush=True)
+sys.stdin.readline()
+def tried(work):
+    try:
+        work()
+        return 'done'
+    except OSError as error:
+        return str(error)
+def more():
+    os.pwrite(own, b'b' * {MIB}, {MIB})
+    os.fsync(own)
+print(tried(more), flush=True)
+print(tried(lambda: os.fsync(clone)), flush=True)",
+        at = sleeper.root().display(),
+        len = source.len()
+    );
+    let mut python = Command::new("python3");
+    python.args(["-c", &program]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut writer = python.spawn().unwrap();
+    let mut told = BufReader::new(writer.stdout.take().unwrap()).lines().map(Result::unwrap);
+    let copied: usize = told.next().unwrap().parse().unwrap();
+    assert!(copied > 0);
+    let pid = Pid::from_raw(sleeper.pid() as i32).unwrap();
+    kill_process(pid, Signal::STOP).unwrap();
+    fs::remove_file(awake.path("source")).unwrap();
+    write_and_wear(&awake, "other", 60);
+    wait_for("the store to hold little more than the files", Duration::from_secs(120), || {
+        awake.status()["numbers"]["dirty_bytes"] == 0 && stored(server.volume()) < 16 * MIB as u64
+    });
+    kill_process(pid, Signal::CONT).unwrap();
+    writeln!(writer.stdin.take().unwrap()).unwrap();
+    let own = [vec![b'a'; MIB], vec![b'b'; MIB]].concat();
+    for (name, bytes) in [("own", &own[..]), ("clone", &source[..copied])] {
+        let end = told.next().unwrap();
+        eprintln!("{name}: {end}");
+        match (&end[..], fs::read(awake.path(name))) {
+            ("done", read) => assert!(read.unwrap() == bytes, "{name} was acked"),
+            // It was told that it is lost: then there is nothing of it, or an error. Never other bytes.
+            (_, Ok(read)) => assert!(bytes.starts_with(&read), "{name}"),
+            (_, Err(_)) => {}
+        }
+    }
+    assert!(writer.wait().unwrap().success());
+    drop((awake, sleeper));
+    server.stop();
+    let volume = server.volume();
+    let report = volume.sluice(["fsck".as_ref(), volume.dir().as_os_str()]);
+    assert_eq!(report.code, Some(0), "{report:#?}");
 }

@@ -114,3 +114,50 @@ fn a_read_that_needs_the_store_waits_out_a_short_outage() {
         assert!(reader.join().unwrap().expect("a read across the outage") == noise(4, 2 * MIB));
     });
 }
+
+/// To be survived: the journal is full in the middle of a write, as the store is away. The writer waits, and nothing else does: what needs no
+/// bytes goes on. Once the store is back the write ends as if nothing had happened.
+#[test]
+fn the_journal_is_full_in_the_middle_of_a_write() {
+    needs_binary!();
+    let mut gateway = Gateway::new();
+    let volume = volume_on(&gateway).option("--journal-size", "128M").option("--cache-size", "64M");
+    let mount = volume.up();
+    gateway.stop();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut file = File::create_new(mount.path("file")).unwrap();
+            let bytes = noise(11, 90_000);
+            (0..2500).for_each(|_| file.write_all(&bytes).unwrap());
+            file.sync_all().unwrap();
+        });
+        let used = || mount.status()["numbers"]["written_bytes"].as_u64().unwrap();
+        let mut last = 0;
+        wait_for("the writer to wait", Duration::from_secs(60), || {
+            let now = used();
+            let watch = Stopwatch::start();
+            wait_for("a second to pass", Duration::from_secs(5), || watch.elapsed() > Duration::from_secs(1));
+            let stands = now == last && used() == now && now > 0;
+            last = now;
+            stands
+        });
+        assert!(last < 2500 * 90_000 && !writer.is_finished());
+        let watch = Stopwatch::start();
+        for n in 0..200 {
+            fs::create_dir(mount.path(format!("dir-{n}"))).unwrap();
+            fs::rename(mount.path(format!("dir-{n}")), mount.path(format!("renamed-{n}"))).unwrap();
+        }
+        assert!(watch.elapsed() < Duration::from_secs(20), "names waited for bytes: {:?}", watch.elapsed());
+        gateway.start();
+        writer.join().unwrap();
+    });
+    mount.umount();
+    forget_cache(&volume);
+    let mount = volume.up();
+    let bytes = fs::read(mount.path("file")).unwrap();
+    assert_eq!(bytes.len(), 2500 * 90_000);
+    assert!(bytes.chunks(90_000).all(|chunk| chunk == noise(11, 90_000)));
+    assert_eq!(fs::read_dir(mount.path("")).unwrap().count(), 201);
+    mount.umount();
+    volume.fsck_is_clean();
+}

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use sluice_tests::{Server, Stopwatch, skipped_in_local_mode, wait_for};
+use sluice_tests::{Mount, Server, Stopwatch, skipped_in_local_mode, wait_for};
 
 use crate::{noise, read};
 
@@ -160,4 +160,64 @@ fn both_at_once_in_one_directory() {
         }
     }
     drop(mounts);
+}
+
+/// To be kept: two mounts write the same file at the same time. What a call wrote is there as a whole or not at all, and who closes last has the
+/// last word on what both wrote.
+#[test]
+fn two_mounts_write_one_file() {
+    if skipped_in_local_mode("two_mounts_write_one_file") {
+        return;
+    }
+    const BLOCK: usize = 300_000;
+    const BLOCKS: u64 = 12;
+    /// A block tells who wrote it, and when.
+    fn block(writer: u64, at: u64, round: u64) -> Vec<u8> {
+        let mut bytes = crate::noise(writer << 32 | at << 16 | round, BLOCK);
+        bytes[..24].copy_from_slice([writer, at, round].map(u64::to_le_bytes).as_flattened());
+        bytes
+    }
+    fn told(bytes: &[u8]) -> (u64, u64, u64) {
+        let word = |n: usize| u64::from_le_bytes(bytes[8 * n..8 * n + 8].try_into().unwrap());
+        (word(0), word(1), word(2))
+    }
+    let server = Server::new();
+    let mounts = [server.mount("one"), server.mount("two")];
+    for round in 1..6 {
+        let barrier = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            for (writer, mount) in mounts.iter().enumerate() {
+                let barrier = &barrier;
+                scope.spawn(move || {
+                    barrier.wait();
+                    let mut options = File::options();
+                    options.create(true).truncate(false).write(true);
+                    // One makes it, the other opens what was made.
+                    let file = options.open(mount.path(format!("file-{round}"))).unwrap();
+                    for n in 0..BLOCKS {
+                        // In opposite directions.
+                        let at = if writer == 0 { n } else { BLOCKS - 1 - n };
+                        file.write_all_at(&block(writer as u64, at, round), at * BLOCK as u64).unwrap();
+                    }
+                });
+            }
+        });
+        let read: Vec<Vec<u8>> =
+            mounts.iter().map(|mount| fs::read(mount.path(format!("file-{round}"))).unwrap()).collect();
+        assert!(read[0] == read[1], "after both closed, all see the same");
+        assert_eq!(read[0].len(), BLOCK * BLOCKS as usize);
+        for (n, bytes) in read[0].chunks(BLOCK).enumerate() {
+            let (writer, at, when) = told(bytes);
+            assert_eq!((at, when), (n as u64, round), "a block of this round, at its place");
+            assert!(bytes == block(writer, at, when), "the block is mixed");
+        }
+    }
+    // The last word: one after the other.
+    for (writer, mount) in mounts.iter().enumerate().chain([(0, &mounts[0])]) {
+        let file = File::options().write(true).open(mount.path("file-1")).unwrap();
+        file.write_all_at(&block(writer as u64, 3, 99), 3 * BLOCK as u64).unwrap();
+    }
+    let read = fs::read(mounts[1].path("file-1")).unwrap();
+    assert!(read[3 * BLOCK..4 * BLOCK] == block(0, 3, 99));
+    mounts.into_iter().for_each(Mount::umount);
 }

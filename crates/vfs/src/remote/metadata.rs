@@ -100,7 +100,8 @@ impl Metadata for Remote {
 
     fn create(&self, dir: Ino, text: &[u8], node: NewNode<'_>, caller: Caller) -> Result<Attr> {
         let NewNode { mode, rdev, target } = node;
-        let (head, attr) = self.change(&Create { dir, name: name(text)?, mode, rdev, target, caller }, &[dir])?;
+        let done = self.change(&Create { dir, name: name(text)?, mode, rdev, target, caller }, &[dir]);
+        let (head, attr) = self.as_told(dir, text, done)?;
         self.keep_name(head, dir, text, &attr);
         self.made(head, &attr);
         Ok(attr)
@@ -115,13 +116,15 @@ impl Metadata for Remote {
 
     fn link(&self, ino: Ino, dir: Ino, text: &[u8]) -> Result<Attr> {
         let asked = self.pending.now();
-        let (head, attr) = self.change(&LinkCall { ino, dir, name: name(text)? }, &[ino, dir])?;
+        let done = self.change(&LinkCall { ino, dir, name: name(text)? }, &[ino, dir]);
+        let (head, attr) = self.as_told(dir, text, done)?;
         self.keep_name(head, dir, text, &attr);
         self.shown(attr, asked)
     }
 
     fn unlink(&self, dir: Ino, text: &[u8]) -> Result<Unlinked> {
-        let (head, left) = self.change(&Unlink { dir, name: name(text)? }, &[])?;
+        let done = self.change(&Unlink { dir, name: name(text)? }, &[]);
+        let (head, left) = self.as_told(dir, text, done)?;
         self.keep_entry(head, dir, text, None);
         Ok(left)
     }
@@ -132,7 +135,8 @@ impl Metadata for Remote {
             b".." => return Err(Error::NotEmpty),
             text => text,
         };
-        let (head, left) = self.change(&Rmdir { dir, name: name(text)? }, &[])?;
+        let done = self.change(&Rmdir { dir, name: name(text)? }, &[]);
+        let (head, left) = self.as_told(dir, text, done)?;
         self.keep_entry(head, dir, text, None);
         Ok(left)
     }
@@ -361,6 +365,16 @@ impl Metadata for Remote {
             return Some(format!("the server has not answered for {seconds} s: {why}"));
         }
         self.own.health().err().map(|error| error.to_string())
+    }
+}
+
+impl Remote {
+    /// A change that was refused because of what a name stands for tells of it before the push does, which is on its way.
+    fn as_told<T>(&self, dir: Ino, text: &[u8], done: Result<T>) -> Result<T> {
+        if let Err(Error::Exists | Error::NotFound | Error::IsDirectory | Error::NotDirectory) = &done {
+            self.cache.drop_own(&Invalidation::Entry(dir, text.into()));
+        }
+        done
     }
 }
 
