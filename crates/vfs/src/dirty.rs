@@ -9,15 +9,16 @@ use crate::error::Failure;
 use bytes::Bytes;
 use sluice_base::{
     Clock, Entropy, ObjectId, Seq,
-    limits::{OBJECT_BYTES, SEGMENT_BYTES},
+    limits::{OBJECT_BYTES, SEGMENT_BYTES, SEGMENTS_PER_OBJECT},
 };
+use sluice_meta::extent::Place;
 use sluice_run::collections::HashMap;
 use sluice_run::lock::Mutex;
 use sluice_store::{Cache, CacheError, DirtySlot, SegmentSum, SlotLocation};
 use std::{
     collections::BTreeSet,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -27,6 +28,8 @@ use std::{
 const MEMORY_OBJECTS_MAX: usize = 16;
 /// ... of which they get this part.
 const MEMORY_SHARE: u64 = 4;
+/// An object is stored with holes when more than this part of it is dead.
+const HOLES_SHARE: usize = 8;
 /// Most open objects that wait for another writer.
 const POOL_MAX: usize = 16;
 
@@ -71,6 +74,8 @@ impl Memory {
 }
 
 struct State {
+    /// Of each segment, bytes that extents refer to, as far as that is known: never less than there are.
+    live: [u32; SEGMENTS_PER_OBJECT],
     end: u32,
     sealed: bool,
     writers: u32,
@@ -86,6 +91,8 @@ pub struct DirtyObject {
     /// Its bytes.
     pub body: Body,
     state: Mutex<State>,
+    /// Segments that are not uploaded, a bit each: what a retry sends is the same.
+    dead: OnceLock<u128>,
 }
 
 /// Room taken in an object, filled, and not yet committed.
@@ -113,8 +120,10 @@ impl DirtyObject {
             Body::Slot(slot) => slot.end(),
             Body::Memory(memory) => memory.lock().bytes.len() as u32,
         };
-        let state = State { end, sealed: true, writers: 0, touched: Duration::ZERO };
-        Self { id, first_seq, body, state: Mutex::new(state) }
+        // Who refers to it was not counted.
+        let live = [u32::MAX; SEGMENTS_PER_OBJECT];
+        let state = State { live, end, sealed: true, writers: 0, touched: Duration::ZERO };
+        Self { id, first_seq, body, state: Mutex::new(state), dead: OnceLock::new() }
     }
 
     /// Bytes so far.
@@ -135,6 +144,32 @@ impl DirtyObject {
         let Body::Slot(slot) = &self.body else { return None };
         let (first, last) = (offset as usize / SEGMENT_BYTES, (offset + len - 1) as usize / SEGMENT_BYTES);
         Some(slot.sums().into_iter().skip(first).take(last - first + 1).collect())
+    }
+
+    /// Extents refer to [offset, offset + len), or did and do no more.
+    pub fn count(&self, offset: u32, len: u32, is_gain: bool) {
+        const SEGMENT: u32 = SEGMENT_BYTES as u32;
+        let (mut at, end, mut state) = (offset, offset + len, self.state.lock());
+        while at < end {
+            let stop = end.min((at / SEGMENT + 1) * SEGMENT);
+            let live = &mut state.live[(at / SEGMENT) as usize];
+            if *live != u32::MAX {
+                *live = if is_gain { live.saturating_add(stop - at) } else { live.saturating_sub(stop - at) };
+            }
+            at = stop;
+        }
+    }
+
+    /// Segments that nothing refers to any more, a bit each, as of the first call; none where they are few: an object with holes is found by its
+    /// table. It must be sealed, and have no commit under way.
+    pub fn dead_segments(&self) -> u128 {
+        *self.dead.get_or_init(|| {
+            let state = self.state.lock();
+            let count = (state.end as usize).div_ceil(SEGMENT_BYTES);
+            let dead = (0..count).filter(|index| state.live[*index] == 0);
+            let dead = dead.fold(0u128, |set, index| set | 1 << index);
+            if dead.count_ones() as usize > count / HOLES_SHARE { dead } else { 0 }
+        })
     }
 
     /// No more data; false while a commit is under way.
@@ -320,8 +355,10 @@ impl Dirty {
                 Body::Memory(Mutex::default())
             }
         };
-        let state = State { end: 0, sealed: false, writers: 0, touched: self.clock.monotonic() };
-        let object = Arc::new(DirtyObject { id, first_seq: next_seq, body, state: Mutex::new(state) });
+        let live = [0; SEGMENTS_PER_OBJECT];
+        let state = State { live, end: 0, sealed: false, writers: 0, touched: self.clock.monotonic() };
+        let (state, dead) = (Mutex::new(state), OnceLock::new());
+        let object = Arc::new(DirtyObject { id, first_seq: next_seq, body, state, dead });
         self.objects.lock().insert(id, object.clone());
         Ok(object)
     }
@@ -338,6 +375,17 @@ impl Dirty {
     /// The object, while it is dirty.
     pub fn get(&self, id: ObjectId) -> Option<Arc<DirtyObject>> {
         self.objects.lock().get(&id).cloned()
+    }
+
+    /// Extents of a file change: they will refer to `gained`, and to `lost` no more. Both are places and lengths.
+    pub fn count(&self, gained: &[(Place, u64)], lost: &[(Place, u64)]) {
+        for (all, is_gain) in [(gained, true), (lost, false)] {
+            for (place, len) in all {
+                if let Some(object) = self.get(place.object) {
+                    object.count(place.offset, *len as u32, is_gain);
+                }
+            }
+        }
     }
 
     /// Whether there are objects in memory.

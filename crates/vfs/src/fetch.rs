@@ -182,14 +182,15 @@ impl Vfs {
         if let Some(bytes) = cut(&found, wanted.start, place.offset, len) {
             return Ok(bytes);
         }
-        tracing::error!(%object, "a segment that an extent needs is absent");
+        // What was overwritten before it was stored is not there: then the extent is an old one, and the file has others by now.
+        tracing::warn!(%object, "a segment that an extent needs is absent");
         if self.parts.group.is_none() {
-            return Err(Errno::EIO);
+            return Err(Errno::ENOENT);
         }
         // That a segment is absent has no checksum: a node may be wrong about it, the store is not.
         let pieces = self.ask_store(stored, wanted.clone()).await?;
         let found = self.keep(object, pieces).await?;
-        cut(&found, wanted.start, place.offset, len).ok_or(Errno::EIO)
+        cut(&found, wanted.start, place.offset, len).ok_or(Errno::ENOENT)
     }
 
     /// Where the metadata says that an object's bytes are.

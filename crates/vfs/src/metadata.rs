@@ -70,6 +70,8 @@ pub trait Metadata: Send + Sync {
     fn object_stored(&self, id: ObjectId, segments: u32, bytes: u64) -> Result<()>;
     fn forget_object(&self, id: ObjectId) -> Result<bool>;
     fn usage(&self) -> Result<Usage>;
+    /// Whether others change files too.
+    fn is_shared(&self) -> bool;
 
     /// The journal's records up to here are not needed for the sake of metadata.
     fn settled(&self) -> Seq;
@@ -192,6 +194,10 @@ impl Metadata for Namespace {
     }
     fn usage(&self) -> Result<Usage> {
         self.usage()
+    }
+
+    fn is_shared(&self) -> bool {
+        false
     }
 
     fn settled(&self) -> Seq {

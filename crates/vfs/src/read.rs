@@ -162,7 +162,7 @@ impl Vfs {
                 Err(other) => return Err(other),
             }
         }
-        tracing::error!(ino = %open.file.ino, offset, "an object of this file is neither cached nor in the store");
+        tracing::error!(ino = %open.file.ino, offset, "bytes of this file are neither cached nor in the store");
         Err(Errno::EIO)
     }
 

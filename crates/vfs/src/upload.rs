@@ -138,8 +138,13 @@ impl Vfs {
     }
 
     async fn store_object(self: &Arc<Self>, object: &Arc<DirtyObject>, unread: &mut u32) -> Result<(), String> {
-        // The log goes first: after a power loss replay must find what was stored under this id, not less.
+        // The log goes first: after a power loss replay must find what was stored under this id, not less, and what was overwritten must
+        // stay so.
+        let dead = object.dead_segments();
         let written = self.parts.journal.written();
+        if dead != 0 {
+            self.forgotten.note(object.first_seq, written);
+        }
         let mut synced = self.parts.committer.wait_synced(written);
         while self.failed_cache().is_none() {
             if let Ok(done) = sluice_run::time::timeout(CACHE_LOOK_INTERVAL, &mut synced).await {
@@ -153,6 +158,8 @@ impl Vfs {
         let read = read.map_err(|e| e.to_string())?;
         *unread = if read.is_ok() { 0 } else { *unread + 1 };
         let Segments { mut segments, damaged } = read?;
+        let is_dead = |index: usize| dead & (1 << index) != 0;
+        segments.iter_mut().enumerate().filter(|(index, _)| is_dead(*index)).for_each(|(_, segment)| *segment = None);
         if Bug::LastSegmentForgotten.is_planted() && segments.len() > 1 {
             segments.pop();
         }

@@ -152,9 +152,13 @@ impl Vfs {
 
     /// Commits a change and keeps the file's shape true.
     pub(crate) fn commit(&self, ino: Ino, data: &mut FileData, change: &DataChange<'_>) -> Result<(), Failure> {
+        let lost = self.lost(data, change);
         let result = self.namespace().change_data(ino, &mut data.extents, change);
         match result {
             Ok(()) => {
+                let gained: Vec<_> =
+                    change.extents.iter().filter_map(|extent| Some((extent.place?, extent.len))).collect();
+                self.dirty.count(&gained, &lost);
                 let shape = data.shape.expect("loaded before a change");
                 let inline = change.body.map_or(shape.inline, |body| body.is_some());
                 let extents = shape.extents || change.extents.iter().any(|extent| extent.place.is_some());
@@ -166,6 +170,21 @@ impl Vfs {
                 Err(error.into())
             }
         }
+    }
+
+    /// What a change takes from objects that are not stored yet; where that is not plain, nothing.
+    fn lost(&self, data: &FileData, change: &DataChange<'_>) -> Vec<(Place, u64)> {
+        let all = &change.extents;
+        // Another mount may have cloned what this one overwrites.
+        if self.namespace().is_shared() || all.windows(2).any(|two| two[0].offset + two[0].len > two[1].offset) {
+            return Vec::new();
+        }
+        let mut lost = Vec::new();
+        for extent in all {
+            let note = |old: Extent| lost.extend(old.place.map(|place| (place, old.len)));
+            data.extents.for_each(extent.offset..extent.offset + extent.len, note);
+        }
+        lost
     }
 
     /// Puts bytes into open objects and notes what the log record must say.

@@ -12,7 +12,7 @@ use sluice_meta::{
     Moved,
     extent::{Extent, FileExtents, Place},
 };
-use sluice_run::collections::{HashMap, HashSet};
+use sluice_run::collections::HashSet;
 use std::{
     collections::BTreeMap,
     sync::{Arc, atomic::Ordering::Acquire},
@@ -30,11 +30,25 @@ const SHARED_MAX: usize = 64 << 10;
 /// How long somebody who waits for the store is given way.
 const WAY: Duration = Duration::from_millis(50);
 
-/// A piece, as files refer to it: object, offset, length.
-type Key = (ObjectId, u32, u32);
+/// Where pieces went: by object and offset, with their length.
+#[derive(Default)]
+struct Shared(BTreeMap<(ObjectId, u32), (u32, Place)>);
 
-fn key(place: Place, len: u32) -> Key {
-    (place.object, place.offset, len)
+impl Shared {
+    fn note(&mut self, from: Place, len: u32, to: Place) {
+        if self.0.len() >= SHARED_MAX {
+            self.0.clear();
+        }
+        self.0.insert((from.object, from.offset), (len, to));
+    }
+
+    /// Where a piece is, if it is a part of one that went somewhere.
+    fn find(&self, from: Place, len: u32) -> Option<Place> {
+        let (&(object, offset), &(whole, to)) = self.0.range(..=(from.object, from.offset)).next_back()?;
+        let skipped =
+            from.offset.checked_sub(offset).filter(|skipped| object == from.object && skipped + len <= whole)?;
+        Some(Place { offset: to.offset + skipped, ..to })
+    }
 }
 
 /// An object in the making.
@@ -63,15 +77,14 @@ struct Repack<'a> {
     gc: &'a Arc<Gc>,
     worn: HashSet<ObjectId>,
     batch: Batch,
-    /// Where pieces went.
-    shared: HashMap<Key, Place>,
+    shared: Shared,
 }
 
 impl Gc {
     /// Rewrites what is alive of `worn`.
     pub(super) async fn repack(self: &Arc<Self>, worn: Vec<ObjectId>) -> Result<(), GcError> {
         let batch = self.new_batch();
-        let mut repack = Repack { gc: self, worn: worn.into_iter().collect(), batch, shared: HashMap::default() };
+        let mut repack = Repack { gc: self, worn: worn.into_iter().collect(), batch, shared: Shared::default() };
         let mut from = Some((Ino(0), 0));
         while let Some(start) = from {
             let worn = repack.worn.clone();
@@ -124,8 +137,8 @@ impl Repack<'_> {
 
     async fn piece(&mut self, ino: Ino, extent: Extent) -> Result<(), GcError> {
         let (Some(from), len) = (extent.place, extent.len as u32) else { return Ok(()) };
-        let to = match self.shared.get(&key(from, len)) {
-            Some(to) => *to,
+        let to = match self.shared.find(from, len) {
+            Some(to) => to,
             None => self.copy(from, len).await?,
         };
         let moved = Moved { offset: extent.offset, len, from, to };
@@ -158,10 +171,7 @@ impl Repack<'_> {
         self.batch.pieces += 1;
         self.batch.bytes += u64::from(len);
         self.batch.cached += if is_cached { len.into() } else { 0 };
-        if self.shared.len() >= SHARED_MAX {
-            self.shared.clear();
-        }
-        self.shared.insert(key(from, len), to);
+        self.shared.note(from, len, to);
         Ok(to)
     }
 

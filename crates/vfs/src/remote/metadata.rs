@@ -348,6 +348,10 @@ impl Metadata for Remote {
         Ok(self.ask(&GetUsage {})?.1)
     }
 
+    fn is_shared(&self) -> bool {
+        true
+    }
+
     fn settled(&self) -> Seq {
         self.own.persisted()
     }

@@ -270,7 +270,7 @@ fn everything_at_once() {
     let names = ["a", "b", "c"];
     names.iter().for_each(|name| volume.vfs.release(volume.create(name).1));
     let block = |name: usize, at: u64, round: u64| {
-        let seed = 1 + (name as u64) << 48 | at << 32 | round;
+        let seed = (1 + name as u64) << 48 | at << 32 | round;
         let mut bytes = pattern(seed, BLOCK);
         bytes[..8].copy_from_slice(&seed.to_le_bytes());
         bytes
@@ -339,4 +339,33 @@ fn everything_at_once() {
     files.iter().for_each(|(_, bytes)| bytes.chunks(BLOCK).for_each(check));
     let files: Vec<_> = files.iter().map(|(name, bytes)| (*name, &bytes[..])).collect();
     reads_from_the_store(&mut world, volume, &files);
+}
+
+/// What is overwritten before it is uploaded never is.
+#[test]
+fn bytes_that_died_young_are_not_uploaded() {
+    let mut world = World::new(29, Shape::default());
+    let volume = world.start();
+    let mut bytes = pattern(1, 4 * MIB);
+    let fill = |name: &str| {
+        let (_, handle) = volume.create(name);
+        (0..4).for_each(|n| {
+            volume.write(handle, (n * MIB) as u64, &pattern(1, 4 * MIB)[n * MIB..(n + 1) * MIB]).unwrap()
+        });
+        handle
+    };
+    let (handle, source) = (fill("file"), fill("source"));
+    let (_, clone) = volume.create("clone");
+    assert_eq!(volume.vfs.copy_range((source, 0), (clone, 0), 4 * MIB as u64).unwrap(), 4 * MIB as u64);
+    let newer = pattern(2, 3 * MIB);
+    for handle in [handle, source] {
+        (0..3).for_each(|n| volume.write(handle, (n * MIB) as u64, &newer[n * MIB..(n + 1) * MIB]).unwrap());
+    }
+    volume.upload();
+    // Of the file 1 MiB of its first object and the 3 newer ones; of the source all, as a clone has it.
+    let sent = volume.vfs.store_stats().sent_bytes as usize;
+    assert!((11 * MIB..11 * MIB + 100_000).contains(&sent), "{sent}");
+    let cloned = bytes.clone();
+    bytes[..3 * MIB].copy_from_slice(&newer);
+    reads_from_the_store(&mut world, volume, &[("file", &bytes), ("source", &bytes), ("clone", &cloned)]);
 }
