@@ -1,7 +1,7 @@
 //! The uploader: dirty objects leave for the store, oldest first, and their slots become clean.
 
 use crate::{
-    Metadata, Vfs,
+    Durability, Metadata, Vfs,
     away::on_thread,
     dirty::{Body, DirtyObject},
 };
@@ -140,7 +140,9 @@ impl Vfs {
     async fn store_object(self: &Arc<Self>, object: &Arc<DirtyObject>, unread: &mut u32) -> Result<(), String> {
         // The log goes first: after a power loss replay must find what was stored under this id, not less, and what was overwritten must
         // stay so.
-        let dead = object.dead_segments();
+        // Where metadata leaves together with the bytes, what comes back may be the volume of a moment in between.
+        let is_behind = matches!(self.settings.durability, Durability::Journal);
+        let dead = if is_behind { object.dead_segments() } else { 0 };
         let written = self.parts.journal.written();
         if dead != 0 {
             self.forgotten.note(object.first_seq, written);
