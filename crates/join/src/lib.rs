@@ -19,7 +19,7 @@ mod service;
 mod work;
 
 pub use lanes::NodesByThread;
-pub use link::{Callbacks, Deaf, KEEP_INTERVAL, Kernel, NetLink, Peers, keep};
+pub use link::{Callbacks, Deaf, KEEP_INTERVAL, Kernel, NetLink, NoKernel, Peers, keep};
 pub use overview::{Overview, SessionOverview};
 pub use replayed::{Kept, Replayed, look};
 pub use report::Reporter;

@@ -41,6 +41,19 @@ pub trait Kernel: Send + Sync + 'static {
     fn settled(&self) -> BoxFuture<'static, ()>;
 }
 
+/// Nobody keeps copies.
+pub struct NoKernel;
+
+impl Kernel for NoKernel {
+    fn tell<'a>(&'a self, _: &'a [Invalidation]) -> BoxFuture<'a, ()> {
+        async {}.boxed()
+    }
+
+    fn settled(&self) -> BoxFuture<'static, ()> {
+        async {}.boxed()
+    }
+}
+
 /// Calls that block their thread.
 pub struct NetLink {
     client: Arc<Client>,
@@ -222,18 +235,6 @@ mod tests {
         pin::pin,
         task::{Context, Poll, Waker},
     };
-
-    struct NoKernel;
-
-    impl Kernel for NoKernel {
-        fn tell<'a>(&'a self, _: &'a [Invalidation]) -> BoxFuture<'a, ()> {
-            async {}.boxed()
-        }
-
-        fn settled(&self) -> BoxFuture<'static, ()> {
-            async {}.boxed()
-        }
-    }
 
     #[test]
     fn what_the_server_says_before_the_start_waits_for_it() {

@@ -16,9 +16,7 @@ use crate::{
     volume::{self, OpenOptions, check_store, journal_bytes_at_least},
 };
 use anyhow::{Context, anyhow, bail};
-use futures::future::{BoxFuture, FutureExt};
-use sluice_join::{KEEP_INTERVAL, Kernel, Reporter, keep};
-use sluice_meta::rpc::message::Invalidation;
+use sluice_join::{KEEP_INTERVAL, NoKernel, Reporter, keep};
 use sluice_run::task;
 use std::{
     path::{Path, PathBuf},
@@ -36,19 +34,6 @@ pub struct Taking<'a> {
     /// Where the cache is, if not where the mount had it.
     pub cache: Option<PathBuf>,
     pub takes_damaged: bool,
-}
-
-/// Nobody keeps copies of what a mount without a kernel knows.
-struct NoKernel;
-
-impl Kernel for NoKernel {
-    fn tell<'a>(&'a self, _: &'a [Invalidation]) -> BoxFuture<'a, ()> {
-        async {}.boxed()
-    }
-
-    fn settled(&self) -> BoxFuture<'static, ()> {
-        async {}.boxed()
-    }
 }
 
 impl Taking<'_> {

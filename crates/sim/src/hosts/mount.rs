@@ -1,13 +1,11 @@
 //! A mount's process.
 
 use super::{Host, JOURNAL, VOLUME};
-use futures::future::{BoxFuture, FutureExt};
 use sluice_join::{
-    Callbacks, KEEP_INTERVAL, Kernel, NetLink, Peers, Replayed, Work,
+    Callbacks, KEEP_INTERVAL, NetLink, NoKernel, Peers, Replayed, Work,
     group::{self, Nodes},
     keep,
 };
-use sluice_meta::rpc::message::Invalidation;
 use sluice_node::GroupOptions;
 use sluice_run::task::Handle;
 use sluice_vfs::{
@@ -23,18 +21,6 @@ pub struct Mount {
     /// The nodes, as it knows them.
     pub group: Arc<Nodes>,
     _work: Work,
-}
-
-/// The mounts of a simulation have no kernel: nobody keeps copies.
-struct NoKernel;
-
-impl Kernel for NoKernel {
-    fn tell<'a>(&'a self, _: &'a [Invalidation]) -> BoxFuture<'a, ()> {
-        async {}.boxed()
-    }
-    fn settled(&self) -> BoxFuture<'static, ()> {
-        async {}.boxed()
-    }
 }
 
 /// Mounts on `host`, as `sluice mount` does.
