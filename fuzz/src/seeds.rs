@@ -64,7 +64,9 @@ pub fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
             text("s3", "s3://bucket/prefix?endpoint=http://127.0.0.1:9000&region=us-east-1&path_style=true"),
         ],
     );
-    let volume = format!("{{\n  \"format_version\": 1,\n  \"id\": \"{VOLUME}\",\n  \"store\": \"file:objects\"\n}}\n");
+    let volume = format!(
+        "{{\n  \"format_version\": 1,\n  \"id\": \"{VOLUME}\",\n  \"store\": \"file:objects\",\n  \"durability\": \"journal\"\n}}\n"
+    );
     add("volume_json", vec![("file_store", volume.into_bytes())]);
     let ini = "[default]\naws_access_key_id = AKID ; comment\nregion=eu\ns3 =\n  nested = 1\n# end\n[profile a]\nregion = x\n";
     add("credentials_ini", vec![text("two_profiles", ini)]);

@@ -53,6 +53,15 @@ impl Server {
     pub fn over(volume: Volume, store: &str, options: &[&str]) -> Self {
         let store = ["--store".into(), store.into()];
         volume.sluice(["format".into(), volume.dir().into_os_string()].into_iter().chain(store)).ok();
+        Self::of(volume, options)
+    }
+
+    /// Serves a volume that is there with further options.
+    ///
+    /// # Panics
+    /// When that fails.
+    #[track_caller]
+    pub fn of(volume: Volume, options: &[&str]) -> Self {
         let options = options.iter().map(OsString::from).collect();
         let mut server = Self { volume, port: free_port(), options, child: None };
         server.start();

@@ -257,6 +257,12 @@ impl Mount {
         self.volume.sluice(["status".as_ref(), self.mountpoint.as_os_str(), "--json".as_ref()]).ok().json()
     }
 
+    /// When fsync returns in it.
+    #[track_caller]
+    pub fn tier(&self) -> String {
+        self.status()["numbers"]["tier"].as_str().expect("a tier").into()
+    }
+
     /// Ends the process as a crash would, then takes the dead mount away.
     pub fn kill9(self) {
         let mountpoint = self.mountpoint.clone();

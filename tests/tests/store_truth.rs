@@ -3,13 +3,15 @@
 use std::{
     fs::{self, File},
     io::Write,
-    os::unix::fs::{PermissionsExt, symlink},
+    os::unix::fs::{OpenOptionsExt, PermissionsExt, symlink},
     path::Path,
     process::Command,
     time::Duration,
 };
 
-use sluice_tests::{Gateway, Mount, Ran, Scratch, TreeOptions, Volume, noise, read_tree, run, sluice_binary, wait_for};
+use sluice_tests::{
+    Gateway, Mount, Ran, Scratch, Server, TreeOptions, Volume, noise, read_tree, run, sluice_binary, wait_for,
+};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -168,6 +170,143 @@ fn what_fsync_returned_for_survives_its_host() {
     mount.umount();
     second.fsck_is_clean();
     gateway.stop();
+}
+
+/// The same of a served volume whose tier it is: mount and server may both be lost, with all that they have.
+#[test]
+fn what_fsync_returned_for_survives_mount_and_server() {
+    let mut gateway = Gateway::new();
+    gateway.bucket("bucket");
+    let store = gateway.url("bucket", "volume");
+    let volume = gateway.credentials(Volume::new());
+    let dir = volume.dir();
+    let dir = dir.to_str().unwrap();
+    volume.sluice(["format", dir, "--store", &store, "--durability", "object"]).ok();
+    let mut server = Server::of(volume.clone(), &[]);
+    let mount = server.try_mount("a", &["--upload-delay", "1h"]).unwrap();
+    let other = server.try_mount("b", &["--upload-delay", "1h", "--durability", "journal"]).unwrap();
+    assert_eq!((mount.tier(), other.tier()), ("object".into(), "journal".into()));
+    // Its bytes are nobody's business here.
+    fs::write(other.path("of the other"), noise(77, 300_000)).unwrap();
+    let lens = [100, 8192, 40_000, 300_000];
+    std::thread::scope(|scope| {
+        for writer in 0..12_u64 {
+            let root = mount.root();
+            scope.spawn(move || {
+                for (number, len) in lens.into_iter().enumerate() {
+                    let mut file = File::create_new(root.join(format!("{writer}-{number}"))).unwrap();
+                    file.write_all(&noise(writer * 10 + number as u64, len)).unwrap();
+                    file.sync_all().unwrap();
+                }
+            });
+        }
+    });
+    let sync = rustix::fs::OFlags::SYNC.bits() as i32;
+    let mut file = File::options().write(true).create_new(true).custom_flags(sync).open(mount.path("o_sync")).unwrap();
+    file.write_all(&noise(500, 50_000)).unwrap();
+    // Again into what is synced, and still open when the end comes.
+    let mut again = File::options().write(true).open(mount.path("1-3")).unwrap();
+    again.write_all(&noise(501, 200_000)).unwrap();
+    again.sync_data().unwrap();
+    fs::create_dir(mount.path("directory")).unwrap();
+    fs::rename(mount.path("0-0"), mount.path("directory/renamed")).unwrap();
+    File::open(mount.path("directory")).unwrap().sync_all().unwrap();
+    drop((file, again));
+    mount.kill9();
+    server.kill9();
+    other.kill9();
+    for name in ["volume", "a.journal", "b.journal"] {
+        fs::remove_dir_all(volume.mountpoint().with_file_name(name)).unwrap();
+    }
+
+    let second = gateway.credentials(Volume::new());
+    recover(&second, &store).ok();
+    let mount = second.up();
+    assert_eq!(mount.tier(), "object", "it is the volume's");
+    for writer in 0..12_u64 {
+        for (number, len) in lens.into_iter().enumerate() {
+            let name =
+                if (writer, number) == (0, 0) { "directory/renamed".into() } else { format!("{writer}-{number}") };
+            let is = fs::read(mount.path(&name)).unwrap();
+            let mut wanted = noise(writer * 10 + number as u64, len);
+            if (writer, number) == (1, 3) {
+                wanted[..200_000].copy_from_slice(&noise(501, 200_000));
+            }
+            assert!(is == wanted, "{name} differs");
+        }
+    }
+    assert!(fs::read(mount.path("o_sync")).unwrap() == noise(500, 50_000));
+    mount.umount();
+    gateway.stop();
+}
+
+/// The store is away: a sync of a served volume's mount waits for it, other work does not.
+#[test]
+fn fsync_of_a_served_volume_waits_for_the_store() {
+    let mut gateway = Gateway::new();
+    gateway.bucket("bucket");
+    let volume = gateway.credentials(Volume::new());
+    let mut server = Server::over(volume, &gateway.url("bucket", "volume"), &[]);
+    let mount = server.try_mount("a", &["--durability", "object"]).unwrap();
+    let mut file = File::create_new(mount.path("file")).unwrap();
+    file.write_all(&noise(1, 8192)).unwrap();
+    file.sync_all().unwrap();
+    gateway.stop();
+    // Inline: nothing but metadata is to be stored, which is the server's.
+    let small = File::create_new(mount.path("small")).unwrap();
+    (&small).write_all(b"text").unwrap();
+    file.write_all(&noise(2, 8192)).unwrap();
+    std::thread::scope(|scope| {
+        let waits = [scope.spawn(|| file.sync_all()), scope.spawn(|| small.sync_all())];
+        fs::write(mount.path("another"), b"text").unwrap();
+        assert_eq!(fs::read(mount.path("another")).unwrap(), b"text");
+        // Longer than an answer of the server is waited for.
+        let watch = sluice_tests::Stopwatch::start();
+        wait_for("some time", LIMIT, || watch.elapsed() > Duration::from_secs(18));
+        assert!(waits.iter().all(|waits| !waits.is_finished()), "the store is away");
+        server.kill9();
+        server.start();
+        gateway.start();
+        waits.into_iter().for_each(|waits| waits.join().unwrap().unwrap());
+    });
+    drop((file, small));
+    mount.umount();
+    server.stop();
+    gateway.stop();
+}
+
+/// The tier is the volume's, unless a mount says otherwise; one that does not exist is refused.
+#[test]
+fn the_tier_is_the_volumes() {
+    let volume = Volume::new();
+    let dir = volume.dir();
+    let format =
+        |tier: &str| volume.sluice(["format", dir.to_str().unwrap(), "--store", "file:objects", "--durability", tier]);
+    let refused = |ran: Ran, why: &str| assert!(ran.code == Some(2) && ran.stderr.contains(why), "{ran:?}");
+    refused(format("replicated"), "is not built yet: choose journal or object");
+    refused(format("best"), "no tier `best`");
+    assert!(format("object").ok().stdout.contains("tier object"));
+    let mount = volume.up();
+    assert_eq!(mount.tier(), "object");
+    mount.umount();
+    let mount = volume.clone().option("--durability", "journal").up();
+    assert_eq!(mount.tier(), "journal");
+    mount.umount();
+    let tried = volume.clone().option("--durability", "replicated").try_up().map(Mount::umount);
+    refused(tried.expect_err("refused"), "not built yet");
+    let server = Server::of(volume.clone(), &[]);
+    let mount = server.mount("a");
+    assert_eq!(mount.tier(), "object");
+    mount.umount();
+    let tried = server.try_mount("a", &["--durability", "replicated"]).map(Mount::umount);
+    refused(tried.expect_err("refused"), "not built yet");
+    drop(server);
+    // By hand, or by a newer sluice.
+    let config = dir.join("meta/volume.json");
+    let text = fs::read_to_string(&config).unwrap().replace("\"object\"", "\"replicated\"");
+    fs::write(&config, text).unwrap();
+    let tried = volume.try_up().map(Mount::umount).expect_err("refused");
+    assert!(tried.stderr.contains("not built yet"), "{tried:?}");
 }
 
 /// fsync waits for a store that is away, and ends well when it is back; nothing else waits.

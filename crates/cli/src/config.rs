@@ -1,5 +1,6 @@
 //! What a volume says of itself: `DIR/meta/volume.json`, and the same in the store.
 
+use crate::tier::Tier;
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use sluice_base::VolumeId;
@@ -23,6 +24,9 @@ pub struct VolumeConfig {
     pub id: String,
     /// Where its objects are. A relative `file:` path is meant from the volume's directory.
     pub store: String,
+    /// When fsync returns in its mounts, unless they are told otherwise.
+    #[serde(default)]
+    pub durability: Tier,
 }
 
 /// The volume is of a version that this program does not know: nothing may be touched.
@@ -62,6 +66,11 @@ pub fn write_whole(path: &Path, text: &str) -> anyhow::Result<()> {
 }
 
 impl VolumeConfig {
+    /// For a look at a store of which only the place is known.
+    pub fn nobody(store: &str) -> Self {
+        Self { format_version: FORMAT_VERSION, id: String::new(), store: store.into(), durability: Tier::default() }
+    }
+
     /// Parses the JSON; a newer version is refused before anything else is looked at.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         let value: serde_json::Value = serde_json::from_str(text).context("not a volume's configuration")?;

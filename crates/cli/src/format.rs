@@ -5,6 +5,7 @@ use crate::{
     directory,
     lock::VolumeLock,
     output::{explained, out},
+    tier::Tier,
     units::quoted,
     volume::{begin_journal, open_store, parse_marker},
 };
@@ -34,6 +35,10 @@ pub struct FormatArgs {
     /// The object store: file:DIR or s3://BUCKET/PREFIX?endpoint=...&region=...
     #[arg(long)]
     pub store: String,
+    /// When fsync returns in mounts of it that are not told otherwise: `journal`, when the disks of the mount's host and of the volume's server
+    /// have what it is for; `object`, when the store has it too
+    #[arg(long, default_value = "journal", value_name = "TIER")]
+    pub durability: Tier,
     /// Make a new volume where there is one already, and forget every file of the old one
     #[arg(long)]
     pub force: bool,
@@ -45,11 +50,12 @@ pub struct FormatArgs {
 pub fn run(args: &FormatArgs) -> anyhow::Result<ExitCode> {
     let dir = directory::volume_dir(&args.meta)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let config = runtime.block_on(make(&dir, &args.store, args.force))?;
+    let config = runtime.block_on(make(&dir, &args.store, args.durability, args.force))?;
     if args.json {
         out!("{}", config.to_json().trim_end());
     } else {
-        out!("made volume {} in {}, objects in {}", config.id, dir.display(), config.store);
+        let VolumeConfig { id, store, durability, .. } = &config;
+        out!("made volume {id} in {}, objects in {store}, tier {durability}", dir.display());
         out!("mount it with: sluice up {} MOUNTPOINT", quoted(&dir));
     }
     Ok(ExitCode::SUCCESS)
@@ -57,12 +63,13 @@ pub fn run(args: &FormatArgs) -> anyhow::Result<ExitCode> {
 
 /// Makes a volume in `dir`. With `force`, a volume that is there is replaced: its metadata, journal and cache go, the objects
 /// stay in the store for `gc`. A failure leaves nothing behind.
-pub async fn make(dir: &Path, store: &str, force: bool) -> anyhow::Result<VolumeConfig> {
+pub async fn make(dir: &Path, store: &str, durability: Tier, force: bool) -> anyhow::Result<VolumeConfig> {
     if !force {
         check_free(dir, false)?;
     }
     let id = VolumeId::random(&OsEntropy);
-    let config = VolumeConfig { format_version: FORMAT_VERSION, id: id.to_string(), store: store.to_string() };
+    let (id, store) = (id.to_string(), store.to_string());
+    let config = VolumeConfig { format_version: FORMAT_VERSION, id, store, durability };
     config.store_url(dir)?;
     let mut traces = Traces::default();
     let made = write(dir, &config, force, &mut traces).await;

@@ -28,6 +28,7 @@ mod scrub;
 mod serve;
 mod status;
 mod takeover;
+mod tier;
 mod umount;
 mod units;
 mod up;

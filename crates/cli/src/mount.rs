@@ -7,7 +7,7 @@ pub mod open;
 mod serve;
 mod takeover;
 
-use crate::{detach, metrics::MetricsArgs, reading::ReadingArgs, scrub::ScrubRate, units, up};
+use crate::{detach, metrics::MetricsArgs, reading::ReadingArgs, scrub::ScrubRate, tier::Tier, units, up};
 use anyhow::{Context, anyhow, bail};
 use clap::builder::ValueParser;
 use open::Runtimes;
@@ -52,6 +52,10 @@ pub struct MountArgs {
     /// Where this mount's journal is and how large it is, as in /ssd/journal:4G; default: in the user's cache directory, 1G
     #[arg(long, value_name = "DIR:SIZE")]
     pub journal: Option<String>,
+    /// When fsync returns: `journal`, when the disks of this host and of the server have what it is for; `object`, when the store has it too, bytes
+    /// and names, so that it survives the loss of both. The store is then waited for, however long it is away. Default: the volume's
+    #[arg(long, value_name = "TIER")]
+    pub durability: Option<Tier>,
     /// How long an object waits for more data before it is uploaded
     #[arg(long, default_value = "2s", value_name = "TIME", value_parser = ValueParser::new(units::parse_time))]
     pub upload_delay: Duration,

@@ -7,17 +7,18 @@ use crate::{
     lock::{MountTurn, VolumeLock},
     output::note,
     reading::ReadingArgs,
+    tier::Tier,
     units::quoted,
     volume::Volume,
 };
 use anyhow::anyhow;
-use futures::FutureExt;
+use futures::{FutureExt, future::ready};
 use sluice_fuse::{Config, LeftMount, MountOptions, ServeOptions, Session, StartError, VfsHandler};
 use sluice_join::Work;
 use sluice_meta::Namespace;
 use sluice_ship::{Shipper, ShipperParts};
 use sluice_vfs::{
-    Durability, Parts, Settings, Ship, Vfs,
+    Parts, Settings, Ship, Vfs,
     gc::{GcParts, GcSettings, Relocate},
 };
 use std::{path::Path, sync::Arc, time::Duration};
@@ -27,30 +28,6 @@ use tokio::{
     sync::{mpsc, watch},
 };
 
-/// What a promise of durability means: when fsync returns.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Tier {
-    /// This host's disks have it.
-    #[default]
-    Journal,
-    /// The store has it.
-    Object,
-}
-
-impl Tier {
-    /// From the command line.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        match text {
-            "journal" => Ok(Self::Journal),
-            "object" => Ok(Self::Object),
-            "replicated" => Err("the tier `replicated`, which keeps a copy in the journal of another host, is not built yet: choose journal or object".into()),
-            other => Err(format!("there is no tier `{other}`: choose journal or object")),
-        }
-    }
-}
-
-/// Objects that are stored at once where syncs wait for them.
-const UPLOADS_OF_SYNCS: usize = 16;
 /// How long programs that entered a mount whose start failed may keep it.
 const TAKE_BACK_WAIT: Duration = Duration::from_secs(5);
 
@@ -60,6 +37,8 @@ pub struct Running {
     pub vfs: Arc<Vfs>,
     /// What takes the metadata to the store, where this process has it.
     pub ship: Option<Arc<Shipper>>,
+    /// Resolves when the store has the metadata too, whoever takes it there.
+    pub shipped: Arc<Ship>,
     /// The metadata itself, where this process has it.
     namespace: Option<Arc<Namespace>>,
     work: Work,
@@ -91,11 +70,11 @@ impl Running {
             Shipper::new(ShipperParts { tables: tables.clone(), tee, store, clock, entropy })
         });
         let handle = runtime.clone();
-        if let (Tier::Object, Some(ship)) = (tier, &ship) {
-            // Each sync waits for an object of its own or of a few others: small ones, many at once. Memory bounds large ones.
-            settings.uploads = UPLOADS_OF_SYNCS;
-            settings.durability = Durability::Object(shipped(ship));
-        }
+        let to_store: Arc<Ship> = match &ship {
+            Some(ship) => shipped(ship),
+            None => Arc::new(|_| ready(Err("this process does not take the metadata to the store".into())).boxed()),
+        };
+        tier.put_into(&mut settings, &to_store);
         let (others, group, metadata) = (None, None, namespace.clone());
         let parts =
             Parts { namespace, journal, committer, cache, store, clock, entropy, session, others, group, runtime };
@@ -105,7 +84,7 @@ impl Running {
             let bound = move |shipped, end| vfs.upgrade().map_or(shipped, |vfs| vfs.may_ship(shipped, end));
             ship.begin(Box::new(bound), &handle);
         }
-        Ok(Self { ship, namespace: Some(metadata), ..Self::new(work, lock) })
+        Ok(Self { ship, namespace: Some(metadata), ..Self::new(work, to_store, lock) })
     }
 
     /// Gives back what the store holds for nobody, from now on. `relocate` where others change files too.
@@ -121,8 +100,8 @@ impl Running {
     }
 
     /// Work that was started on a volume or a mount whose lock is `lock`.
-    pub fn new(work: Work, lock: VolumeLock) -> Self {
-        Self { vfs: work.vfs.clone(), ship: None, namespace: None, work, _lock: lock }
+    pub fn new(work: Work, shipped: Arc<Ship>, lock: VolumeLock) -> Self {
+        Self { vfs: work.vfs.clone(), ship: None, shipped, namespace: None, work, _lock: lock }
     }
 
     /// Mounts, or goes on with a mount that was `taken` over; the second value becomes true when

@@ -10,7 +10,7 @@ use crate::{
     gc::GcOptions,
     metrics::{MetricsArgs, Probe, VolumeSource},
     output::note,
-    running::{Running, Tier, stop_on_signals},
+    running::{Running, stop_on_signals},
     scrub::ScrubRate,
     units,
     volume::{self, OpenOptions, Volume},
@@ -123,7 +123,7 @@ fn serve(args: &ServeArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<Exit
     let (namespace, committer, clock) = (volume.namespace.clone(), volume.committer.clone(), volume.clock.clone());
     // Orphans may be in use by mounts that come back.
     let settings = Settings { reclaim_orphans: false, ..Settings::default() };
-    let running = Running::of_volume(volume, settings, Tier::Journal, runtime.handle())?;
+    let running = Running::of_volume(volume, settings, config.durability, runtime.handle())?;
     args.scrub.start(running.vfs.cache());
     let sessions =
         rpc::Server::open(namespace, rpc::Settings { lease: args.lease, ..Default::default() }, clock.monotonic())?;
@@ -138,6 +138,7 @@ fn serve(args: &ServeArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<Exit
     let files = Arc::downgrade(&service);
     let relocate = move |ino, moved: &[_]| files.upgrade().map_or(Ok(0), |service| service.relocate(ino, moved));
     running.collect_garbage(args.gc.settings(), Some(Box::new(relocate)));
+    service.ship_with(running.shipped.clone());
     let result = runtime.block_on(async {
         let listening =
             sluice_net::Server::bind(args.listen, service.clone(), descriptors::server_options(), clock).await;

@@ -5,8 +5,7 @@ mod serve;
 mod takeover;
 
 use crate::{
-    detach, directory, gc::GcOptions, metrics::MetricsArgs, reading::ReadingArgs, running::Tier, scrub::ScrubRate,
-    units,
+    detach, directory, gc::GcOptions, metrics::MetricsArgs, reading::ReadingArgs, scrub::ScrubRate, tier::Tier, units,
 };
 use anyhow::bail;
 use clap::builder::ValueParser;
@@ -53,9 +52,9 @@ pub struct UpArgs {
     #[arg(long, default_value = "1G", value_name = "SIZE", value_parser = ValueParser::new(units::parse_size))]
     pub journal_size: u64,
     /// When fsync returns: `journal`, when this host's disks have what it is for; `object`, when the store has it too, bytes and names, so that
-    /// it survives the loss of this host. The store is then waited for, however long it is away
-    #[arg(long, default_value = "journal", value_name = "TIER", value_parser = ValueParser::new(Tier::parse))]
-    pub durability: Tier,
+    /// it survives the loss of this host. The store is then waited for, however long it is away. Default: what `sluice format` said, or journal
+    #[arg(long, value_name = "TIER")]
+    pub durability: Option<Tier>,
     /// How long an object waits for more data before it is uploaded
     #[arg(long, default_value = "2s", value_name = "TIME", value_parser = ValueParser::new(units::parse_time))]
     pub upload_delay: Duration,

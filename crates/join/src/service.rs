@@ -9,15 +9,20 @@ use sluice_base::{Clock, Errno, Ino, Seq, SessionId, VolumeId};
 use sluice_journal::Committer;
 use sluice_meta::{
     Moved,
-    rpc::{self, Event, Outcome, Token, message},
+    rpc::{self, Event, Fault, Outcome, Token, message},
 };
 use sluice_net::{CallError, Failure, Peer, Refusal, Service};
 use sluice_node::message as group;
 use sluice_run::collections::HashMap;
 use sluice_run::lock::Mutex;
-use sluice_vfs::Vfs;
+use sluice_vfs::{Ship, Vfs};
 use sluice_wire::{ConnectionError, Hello, Payload, Request, Welcome};
-use std::{collections::VecDeque, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    net::SocketAddr,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 use tokio::sync::{Notify, oneshot};
 
 /// Held answers whose asker is gone, at most; a retry is answered without them.
@@ -41,6 +46,7 @@ pub struct MetaService {
     pub(crate) clock: Arc<dyn Clock>,
     volume: VolumeId,
     told: Vec<u8>,
+    ship: OnceLock<Arc<Ship>>,
     pub(crate) connections: Mutex<Connections>,
     /// The connection over which a session spoke last.
     pub(crate) sessions: Mutex<HashMap<SessionId, Arc<Peer>>>,
@@ -77,6 +83,7 @@ impl MetaService {
             clock,
             volume,
             told,
+            ship: OnceLock::new(),
             connections: Mutex::default(),
             sessions: Mutex::default(),
             held: Mutex::default(),
@@ -92,6 +99,19 @@ impl MetaService {
             self.due.notify_one();
         }
         Ok(bytes)
+    }
+
+    /// What takes the metadata to the store; the first word counts. Without it, who waits for that is refused.
+    pub fn ship_with(&self, ship: Arc<Ship>) {
+        let _ = self.ship.set(ship);
+    }
+
+    /// Resolves when the store has the log up to `seq`, which is synced.
+    async fn shipped(&self, seq: Seq) -> Result<(), String> {
+        match self.ship.get() {
+            Some(ship) => ship(seq).await,
+            None => Err("this server does not take the metadata to the store".into()),
+        }
     }
 
     /// Does what is due, for as long as it is polled.
@@ -179,6 +199,11 @@ impl MetaService {
         if reply.durable > Seq(0) {
             let synced = self.committer.wait_synced(reply.durable).await;
             synced.map_err(|error| Failure::new(methods::FAILED_OTHER, error.to_string()))?;
+        }
+        if reply.stored
+            && let Err(why) = self.shipped(reply.durable).await
+        {
+            return Ok(rpc::refusal(&Fault::Server(why)).into());
         }
         Ok(reply.body.into())
     }

@@ -26,6 +26,6 @@ pub use holds::Token;
 pub use interest::{Grant, Interest, Noted};
 pub use locks::{AssertedLock, HeldLock, LockKind, LockMode, LockRange, RangeLocks};
 pub use outbox::Outbox;
-pub use server::{Event, Outcome, Reply, Server, Settings};
+pub use server::{Event, Outcome, Reply, Server, Settings, refusal};
 pub use sessions::{GIVE_UP_LEASES, LEASE, Lapse, Peer, Session, Sessions};
 pub use values::{Body, Extents, Name};

@@ -18,6 +18,7 @@ mod pending;
 mod publish;
 mod retained;
 mod session;
+mod ship;
 
 pub use calls::{Link, LinkError, Session};
 pub use hand_over::{KnownNames, SessionState, Silent};
@@ -80,6 +81,7 @@ pub struct Remote {
     /// Since when, and why, the server does not answer.
     silence: Mutex<Option<(Duration, String)>>,
     gate: hand_over::Gate,
+    shipped: ship::Shipped,
 }
 
 impl Remote {
@@ -115,6 +117,7 @@ impl Remote {
             dropped: Mutex::default(),
             silence: Mutex::default(),
             gate: hand_over::Gate::default(),
+            shipped: ship::Shipped::default(),
         };
         remote.cache.restart(remote.session.pushes, &mut Vec::new());
         remote

@@ -64,7 +64,7 @@ async fn restore(
 }
 
 async fn copy_in_store(dir: &Path, store: &str) -> anyhow::Result<VolumeConfig> {
-    let nobody = VolumeConfig { format_version: 0, id: String::new(), store: store.to_string() };
+    let nobody = VolumeConfig::nobody(store);
     if let sluice_object::StoreUrl::File(path) = nobody.store_url(dir)?
         && !path.is_dir()
     {

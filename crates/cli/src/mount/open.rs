@@ -7,9 +7,11 @@ use crate::{
     output::note,
     reach::{START_TIME, addresses, reach, told_config},
     running::Running,
+    tier::Tier,
     volume::{self, OpenOptions},
 };
 use anyhow::bail;
+use futures::FutureExt;
 use sluice_base::{Clock, OsEntropy, SessionId, SystemClock};
 use sluice_join::{Callbacks, NetLink, NodesByThread, Peers, Replayed, Work};
 use sluice_meta::store::MetaStore;
@@ -17,7 +19,7 @@ use sluice_net::{Client, ClientOptions};
 use sluice_node::GroupOptions;
 use sluice_run::task;
 use sluice_vfs::{
-    OpenState, Parts, Settings,
+    OpenState, Parts, Settings, Ship,
     remote::{self, Left, Remote, SessionState},
 };
 use sluice_wire::{Hello, LaneClass, PeerKind};
@@ -96,6 +98,7 @@ pub struct Opening<'a> {
     pub dir: &'a Path,
     pub options: OpenOptions,
     pub upload_delay: Duration,
+    pub tier: Tier,
     /// For people: what a new session is called.
     pub name: &'a str,
     /// Go on also when bytes are damaged that only the journal and the cache had: reads of them fail from then on.
@@ -116,7 +119,7 @@ pub struct AtWork {
 impl AtWork {
     /// Replays the journal, goes on with its session or begins one, publishes what waits, and starts to store what is not stored.
     pub fn begin(opening: Opening<'_>, reached: &Reached, runtime: &Runtime, lock: VolumeLock) -> anyhow::Result<Self> {
-        let Opening { dir, options, upload_delay, name, takes_damaged, inherited } = opening;
+        let Opening { dir, options, upload_delay, tier, name, takes_damaged, inherited } = opening;
         let Reached { client, config, clock, .. } = reached;
         let replayed =
             volume::replay(dir, config.id()?, &options, clock.clone(), None, |own| Ok(remote::unstored(own)?))?;
@@ -161,9 +164,13 @@ impl AtWork {
             group: Some(Arc::new(NodesByThread::new(group, hello, clock.clone()))),
             runtime: task::handle(runtime.handle()),
         };
-        let settings = Settings { upload_delay, memory_bytes: options.memory_bytes, inherited, ..Settings::default() };
+        let mut settings =
+            Settings { upload_delay, memory_bytes: options.memory_bytes, inherited, ..Settings::default() };
+        let known = metadata.clone();
+        let shipped: Arc<Ship> = Arc::new(move |_| known.clone().shipped().boxed());
+        tier.put_into(&mut settings, &shipped);
         let Replayed { store: tables, cache_sync, recovered, .. } = replayed;
-        let running = Running::new(Work::start(parts, settings, recovered, tables, cache_sync)?, lock);
+        let running = Running::new(Work::start(parts, settings, recovered, tables, cache_sync)?, shipped, lock);
         Ok(Self { running, metadata, session, own })
     }
 

@@ -163,8 +163,9 @@ fn open(
     let (dir, Reached { config, clock, .. }) = (&place.state, reached);
     let name = mountpoint.display().to_string();
     let (options, upload_delay) = (place.options(args), args.upload_delay);
+    let tier = args.durability.unwrap_or(config.durability);
     let work = AtWork::begin(
-        Opening { dir, options, upload_delay, name: &name, takes_damaged: true, inherited },
+        Opening { dir, options, upload_delay, tier, name: &name, takes_damaged: true, inherited },
         reached,
         runtime,
         lock,

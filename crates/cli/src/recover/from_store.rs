@@ -66,7 +66,7 @@ struct Made {
 }
 
 async fn make(dir: &Path, url: &str, traces: &mut Traces) -> anyhow::Result<Made> {
-    let nobody = VolumeConfig { format_version: crate::config::FORMAT_VERSION, id: String::new(), store: url.into() };
+    let nobody = VolumeConfig::nobody(url);
     if let StoreUrl::File(path) = nobody.store_url(dir)?
         && !path.is_dir()
     {

@@ -12,6 +12,7 @@ use crate::{
     progress::Progress,
     running::stop_on_signals,
     takeover::are_one,
+    tier::Tier,
     units::{show_size, show_time},
     volume::{self, OpenOptions, check_store, journal_bytes_at_least},
 };
@@ -75,6 +76,7 @@ impl Taking<'_> {
             dir,
             options,
             upload_delay: Duration::ZERO,
+            tier: Tier::Journal,
             name: &at,
             takes_damaged: self.takes_damaged,
             inherited: None,

@@ -9,6 +9,7 @@ use crate::{
     metrics::{Metrics, Probe, VolumeSource},
     output::note,
     running::{Running, available, until_the_end},
+    tier::Tier,
     volume::{self, OpenOptions, Volume},
 };
 use anyhow::{Context, bail};
@@ -111,7 +112,8 @@ fn begin(
     };
     let settings =
         Settings { upload_delay: args.upload_delay, memory_bytes: args.memory, inherited, ..Settings::default() };
-    let running = Running::of_volume(volume, settings, args.durability, runtime.handle())?;
+    let tier = args.durability.unwrap_or(config.durability);
+    let running = Running::of_volume(volume, settings, tier, runtime.handle())?;
     args.scrub.start(running.vfs.cache());
     running.collect_garbage(args.gc.settings(), None);
     let options = ServeOptions {
@@ -137,7 +139,8 @@ fn configure(args: &UpArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<()>
         Some(config) => config,
         None if args.takeover => bail!("{} holds no volume", dir.display()),
         None => {
-            let made = runtime.block_on(format::make(dir, args.store.as_deref().unwrap_or("file:objects"), false));
+            let store = args.store.as_deref().unwrap_or("file:objects");
+            let made = runtime.block_on(format::make(dir, store, Tier::default(), false));
             match made {
                 Ok(config) => {
                     note!("{} had no volume: made one, with its objects in {}", dir.display(), config.store);

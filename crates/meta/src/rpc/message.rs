@@ -163,6 +163,7 @@ calls! {
     70 Session ListSessions -> Vec<SessionStatus>,
     71 Session SyncLog -> bool,
     72 Session Resent -> (),
+    73 Session Ship -> (),
     80 Session Lock -> LockAnswer,
     81 Session TestLock -> LockTest,
     82 Session AssertLocks -> bool,

@@ -57,6 +57,8 @@ pub struct Reply {
     /// It goes only when the log is synced up to here ([`crate::store::Log::ensure_synced`]). Numbered changes do not wait: the
     /// session keeps them until the head of an answer says that they are durable.
     pub durable: Seq,
+    /// It goes only when the store has the log up to there too.
+    pub stored: bool,
     /// The connection is this peer's from now on.
     pub bind: Option<Peer>,
 }
@@ -199,11 +201,16 @@ impl Server {
 
 /// An answer that is ready.
 fn ready(body: Vec<u8>) -> Outcome {
-    Outcome::Reply(Reply { body, durable: Seq(0), bind: None })
+    Outcome::Reply(Reply { body, durable: Seq(0), stored: false, bind: None })
 }
 
 fn refuse(fault: &Fault) -> Outcome {
-    ready(ReplyHead::default().encode(Err(&super::values::encode(fault))))
+    ready(refusal(fault))
+}
+
+/// The body of an answer that is a fault.
+pub fn refusal(fault: &Fault) -> Vec<u8> {
+    ReplyHead::default().encode(Err(&super::values::encode(fault)))
 }
 
 #[cfg(test)]

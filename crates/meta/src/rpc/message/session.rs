@@ -68,6 +68,8 @@ messages! {
         /// The record.
         record: u64,
     }
+    /// Answered when the store has the metadata as the server has it now: with whatever it answered before.
+    Ship {}
     /// After a [`Resume`] in a new run of the server: all that the earlier one answered, and that it may have lost, was sent again.
     Resent {}
     /// A session as status shows it.

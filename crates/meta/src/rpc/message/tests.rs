@@ -141,6 +141,7 @@ impl Stuff {
             Request::ListSessions(ListSessions {}),
             Request::SyncLog(SyncLog { life: self.c, record: self.b }),
             Request::Resent(Resent {}),
+            Request::Ship(Ship {}),
         ]
     }
 

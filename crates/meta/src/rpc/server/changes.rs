@@ -237,7 +237,7 @@ impl State {
     fn failed(&mut self, running: &Running<'_>, fault: &Fault) -> Outcome {
         let (peer, fault) = (running.peer, encode(fault));
         let body = self.head(peer.session, false, running.renewed).encode(Err(&fault));
-        let reply = Reply { body, durable: Seq(0), bind: None };
+        let reply = Reply { body, durable: Seq(0), stored: false, bind: None };
         if let Some(number) = running.number {
             self.refused(peer.session, number, fault);
             self.answered(peer, number, &reply);
@@ -289,7 +289,7 @@ impl State {
         let record = if running.number.is_some() { effects.seq.0 } else { 0 };
         let head = ReplyHead { record, ..self.head(peer.session, cacheable, running.renewed) };
         let durable = if is_kept(running.request) { Seq(0) } else { effects.seq };
-        let reply = Reply { body: head.encode(Ok(&effects.answer)), durable, bind: None };
+        let reply = Reply { body: head.encode(Ok(&effects.answer)), durable, stored: false, bind: None };
         if !waits.is_empty() {
             self.holds.hold(running.token, &waits, Held { peer, number: running.number, reply });
             return Outcome::Wait(running.token);

@@ -379,7 +379,7 @@ impl State {
     pub fn answer_locks(&mut self) {
         for (waiter, answer) in std::mem::take(&mut self.locks.due) {
             let body = self.head(waiter.peer.session, false, waiter.renewed).encode(Ok(&encode(&answer)));
-            let reply = Reply { body, durable: Seq(0), bind: None };
+            let reply = Reply { body, durable: Seq(0), stored: false, bind: None };
             self.events.push(Event::Reply { token: waiter.token, peer: waiter.peer, reply });
         }
     }

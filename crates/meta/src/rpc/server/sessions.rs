@@ -101,7 +101,12 @@ impl Server {
                 let is_ours = *life == state.life;
                 let durable = if is_ours { Seq(*record).min(self.names.store().visible()) } else { Seq(0) };
                 let body = state.head(peer.session, false, renewed).encode(Ok(&encode(&is_ours)));
-                return Ok(Outcome::Reply(Reply { body, durable, bind: None }));
+                return Ok(Outcome::Reply(Reply { body, durable, stored: false, bind: None }));
+            }
+            Request::Ship(Ship {}) => {
+                let body = state.head(peer.session, false, renewed).encode(Ok(&[]));
+                let durable = self.names.store().visible();
+                return Ok(Outcome::Reply(Reply { body, durable, stored: true, bind: None }));
             }
             _ => {}
         }
@@ -153,5 +158,5 @@ fn lease_ms(state: &State) -> u32 {
 /// An answer that also says whose the connection is.
 fn bound<'a>(state: &State, peer: Peer, value: &impl Wire<'a>, durable: Seq) -> Outcome {
     let head = ReplyHead { renewed: true, ..state.head(peer.session, false, true) };
-    Outcome::Reply(Reply { body: head.encode(Ok(&encode(value))), durable, bind: Some(peer) })
+    Outcome::Reply(Reply { body: head.encode(Ok(&encode(value))), durable, stored: false, bind: Some(peer) })
 }
