@@ -34,6 +34,8 @@ pub enum Ask {
         /// Detach although files are open.
         lazy: bool,
     },
+    /// Store what was written before, bytes and metadata, and go on. Answers [`Told::Draining`] until [`Told::Flushed`].
+    Flush,
     /// Bring near what the paths name that follow ([`Control::ask_about`]), from the root of the volume. Answers [`Told::Warming`].
     Warmup {
         /// Where to.
@@ -84,6 +86,11 @@ pub enum Told {
         bytes: u64,
         /// Why it takes long, when it does.
         trouble: Option<String>,
+    },
+    /// All that was asked for is stored.
+    Flushed {
+        /// Of a served volume: bytes that mounts elsewhere have acked and not stored. They are not part of it.
+        elsewhere_bytes: Option<u64>,
     },
     /// How far a warm-up is.
     Warming {
@@ -169,6 +176,11 @@ impl Control {
         let pid =
             rustix::net::sockopt::socket_peercred(&stream).map_or(0, |peer| peer.pid.as_raw_nonzero().get() as u32);
         Ok(Some(Self { stream, pid }))
+    }
+
+    /// Waits for an answer so long at most, from now on.
+    pub fn be_patient_for(&self, time: Duration) -> anyhow::Result<()> {
+        self.stream.set_read_timeout(Some(time)).context("asking the mount")
     }
 
     /// The process at the other end.

@@ -10,6 +10,7 @@ mod detach;
 mod directory;
 mod drain;
 mod evict;
+mod flush;
 mod format;
 mod fsck;
 mod gc;
@@ -62,6 +63,7 @@ enum Command {
     Serve(serve::ServeArgs),
     Mount(mount::MountArgs),
     Umount(umount::UmountArgs),
+    Flush(flush::FlushArgs),
     Status(status::StatusArgs),
     Recover(recover::RecoverArgs),
     Drain(drain::DrainArgs),
@@ -89,6 +91,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Mount(args) => mount::run(&args),
         Command::Umount(args) => umount::run(&args),
+        Command::Flush(args) => flush::run(&args),
         Command::Status(args) => status::run(&args),
         Command::Recover(args) => recover::run(&args),
         Command::Drain(args) => drain::run(&args),

@@ -160,9 +160,21 @@ fn serve(args: &ServeArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<Exit
             ship: ship_known,
         };
         let _monitor = metrics.serve(source);
+        let shipped = running.shipped.clone();
         let (mount, served, cache_dir, ending) = (None, None, dir.join("cache"), Arc::default());
-        let server =
-            Server { vfs, mount, server: address, service: known, dir, cache_dir, served, ship, config, ending };
+        let server = Server {
+            vfs,
+            mount,
+            server: address,
+            service: known,
+            dir,
+            cache_dir,
+            served,
+            ship,
+            shipped,
+            config,
+            ending,
+        };
         let asked = server.clone();
         service.answer_status_with(move || serde_json::to_vec(&asked.status()).unwrap_or_default());
         let (drained, _watchers) = server.listen(&socket)?;

@@ -106,7 +106,7 @@ pub fn told_by(dir: &Path) -> anyhow::Result<Option<Value>> {
 }
 
 /// The volume that META or MOUNTPOINT names.
-fn find(target: &OsStr) -> anyhow::Result<(PathBuf, VolumeConfig)> {
+pub fn find(target: &OsStr) -> anyhow::Result<(PathBuf, VolumeConfig)> {
     let path = Path::new(target);
     let dir = match mounts::at(path) {
         Some(found) => found.dir,

@@ -45,6 +45,14 @@ pub struct Overview {
     pub nodes: Vec<(MemberStatus, u64)>,
 }
 
+impl Overview {
+    /// Bytes that mounts have acked and not stored, as far as they have said.
+    pub fn unstored_bytes(&self) -> u64 {
+        let reported = self.sessions.iter().filter_map(|session| session.unstored);
+        reported.fold(0, |sum, (report, _)| sum.saturating_add(report.bytes))
+    }
+}
+
 /// What is kept for those who watch.
 #[derive(Default)]
 pub(crate) struct Watched {

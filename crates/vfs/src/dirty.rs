@@ -432,6 +432,13 @@ impl Dirty {
         self.objects.lock().values().map(|object| object.first_seq).min()
     }
 
+    /// Dirty objects that a record up to `seq` may speak of, and their bytes.
+    pub fn totals_up_to(&self, seq: Seq) -> (usize, u64) {
+        let objects = self.objects.lock();
+        let older = objects.values().filter(|object| object.first_seq <= seq);
+        older.fold((0, 0), |(count, bytes), object| (count + 1, bytes + u64::from(object.end())))
+    }
+
     /// Dirty objects and bytes.
     pub fn totals(&self) -> (usize, u64) {
         (self.objects.lock().len(), self.bytes.load(Ordering::Relaxed))

@@ -17,6 +17,7 @@ mod durability;
 pub mod error;
 mod fetch;
 mod files;
+mod flush;
 pub mod gc;
 mod handles;
 mod log;

@@ -62,6 +62,9 @@ pub trait Metadata: Send + Sync {
     fn change_data(&self, ino: Ino, extents: &mut FileExtents, change: &DataChange<'_>) -> Result<()>;
     /// On return every mount sees the changes of a file. Fails once when some were dropped, with the locks under which they were made.
     fn publish(&self, ino: Ino) -> Result<()>;
+    /// On return every mount sees the changes of all files that were made before, and they survive a loss of power as after [`Metadata::sync`].
+    /// What was lost or dropped is left for the programs to be told.
+    fn publish_all(&self) -> Result<()>;
     /// On return all changes that were made before survive a loss of power, as far as they are not in this process's own log. Fails
     /// once when a change of the file, or without one of any, was lost.
     fn sync(&self, ino: Option<Ino>) -> Result<()>;
@@ -176,6 +179,9 @@ impl Metadata for Namespace {
     }
     /// It has seen them as they were acked.
     fn publish(&self, _ino: Ino) -> Result<()> {
+        Ok(())
+    }
+    fn publish_all(&self) -> Result<()> {
         Ok(())
     }
     /// They are in this process's own log.

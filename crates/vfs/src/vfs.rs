@@ -118,6 +118,8 @@ pub struct Vfs {
     pub(crate) upload_now: Notify,
     pub(crate) uploading: Arc<Semaphore>,
     pub(crate) draining: AtomicBool,
+    /// Who has everything published, one at a time.
+    pub(crate) flushing: Arc<Semaphore>,
     /// Operations that wait for room: while there are any, no object waits for its age.
     pub(crate) waiting: AtomicUsize,
     /// The last upload found no room in the store: waiting may not help.
@@ -151,6 +153,7 @@ impl Vfs {
             upload_now: Notify::new(),
             uploading: Arc::new(Semaphore::new(settings.uploads)),
             draining: false.into(),
+            flushing: Arc::new(Semaphore::new(1)),
             waiting: AtomicUsize::new(0),
             store_full: false.into(),
             lost: Arc::default(),

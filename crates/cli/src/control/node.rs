@@ -35,7 +35,13 @@ impl NodeServer {
         match ask {
             Ask::Status => asker.tell(&Told::Status { status: self.status() }).await,
             Ask::Scrub { rate } => scrub::answer(&mut asker, Some(self.node.cache()), rate).await,
-            Ask::Umount { .. } | Ask::Warmup { .. } | Ask::Held | Ask::Evict | Ask::Learn | Ask::TakeOver { .. } => {
+            Ask::Umount { .. }
+            | Ask::Flush
+            | Ask::Warmup { .. }
+            | Ask::Held
+            | Ask::Evict
+            | Ask::Learn
+            | Ask::TakeOver { .. } => {
                 let error = format!("this is the node `{}`, which mounts nothing", self.name);
                 asker.tell(&Told::Failed { error }).await
             }

@@ -16,9 +16,10 @@ use serde_json::json;
 use sluice_fuse::{MountError, Session};
 use sluice_join::MetaService;
 use sluice_ship::Shipper;
-use sluice_vfs::{Vfs, Warmup};
+use sluice_vfs::{Ship, Vfs, Warmup};
 use std::{
     path::{Path, PathBuf},
+    pin::pin,
     sync::{Arc, Weak},
 };
 use tokio::sync::{mpsc, watch};
@@ -64,6 +65,8 @@ pub struct Server {
     pub served: Option<Arc<hand_over::Served>>,
     /// What takes the metadata to the store, where this process has it.
     pub ship: Option<Arc<Shipper>>,
+    /// Resolves when the store has the metadata too.
+    pub shipped: Arc<Ship>,
     pub config: VolumeConfig,
     pub ending: Arc<Ending>,
 }
@@ -90,6 +93,7 @@ impl Server {
     ) -> anyhow::Result<()> {
         match ask {
             Ask::Status => asker.tell(&Told::Status { status: self.status() }).await,
+            Ask::Flush => self.flush(asker).await,
             Ask::Scrub { rate } => scrub::answer(&mut asker, self.vfs.cache(), rate).await,
             Ask::Warmup { to, wait } => warm::warm(asker, &self.vfs, to, wait).await,
             Ask::Held => warm::held(asker, &self.vfs).await,
@@ -125,6 +129,29 @@ impl Server {
         }
         self.tell_of_the_drain(asker, drained).await?;
         Ok(true)
+    }
+
+    /// Stores what was written before, and tells of it. Who goes away is not waited for: nothing has changed for the mount.
+    async fn flush(&self, mut asker: Asker) -> anyhow::Result<()> {
+        let seq = self.vfs.written();
+        let mut flushed = pin!(self.vfs.clone().flush(self.shipped.clone(), seq));
+        let mut watch = DrainWatch::default();
+        loop {
+            let (objects, bytes) = self.vfs.unstored_up_to(seq);
+            watch.note(bytes);
+            let shipping = || self.ship.as_ref().and_then(|ship| ship.status().trouble);
+            let trouble = self.vfs.namespace().trouble().or_else(shipping).or_else(|| watch.trouble(&self.vfs));
+            asker.tell(&Told::Draining { objects, bytes, trouble }).await?;
+            match tokio::time::timeout(TELL_INTERVAL, &mut flushed).await {
+                Err(_) => {}
+                Ok(Err(error)) => return asker.tell(&Told::Failed { error }).await,
+                Ok(Ok(())) => {
+                    let overview = self.service.as_ref().and_then(Weak::upgrade).map(|service| service.overview());
+                    let elsewhere_bytes = overview.map(|overview| overview.unstored_bytes());
+                    return asker.tell(&Told::Flushed { elsewhere_bytes }).await;
+                }
+            }
+        }
     }
 
     async fn tell_of_the_drain(&self, asker: &mut Asker, mut drained: watch::Receiver<()>) -> anyhow::Result<()> {

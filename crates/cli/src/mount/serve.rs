@@ -238,6 +238,7 @@ fn run(
         cache_dir: place.cache.clone().unwrap_or_else(|| dir.join("cache")),
         served: Some(Arc::new(Served { metadata: metadata.clone(), callbacks, guards })),
         ship: None,
+        shipped: running.shipped.clone(),
         config,
         ending: ending.clone(),
     };

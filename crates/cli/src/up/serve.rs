@@ -57,6 +57,7 @@ pub fn serve(args: &UpArgs, dir: &Path, mountpoint: &Path, runtime: &Runtime) ->
         cache_dir: dir.join("cache"),
         served: None,
         ship: running.ship.clone(),
+        shipped: running.shipped.clone(),
         config,
         ending: Arc::default(),
     };

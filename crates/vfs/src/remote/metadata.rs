@@ -319,6 +319,11 @@ impl Metadata for Remote {
         if self.dropped.lock().take(Some(ino)) { Err(Error::LocksLost) } else { Ok(()) }
     }
 
+    fn publish_all(&self) -> Result<()> {
+        self.pending.files().into_iter().try_for_each(|ino| self.publish_waiting(ino))?;
+        self.sync_log()
+    }
+
     fn sync(&self, ino: Option<Ino>) -> Result<()> {
         self.sync_for(ino)
     }

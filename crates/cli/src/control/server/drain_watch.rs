@@ -25,9 +25,14 @@ impl DrainWatch {
     /// Objects and bytes that are to be stored yet.
     pub fn look(&mut self, vfs: &Vfs) -> (usize, u64) {
         let (objects, bytes) = vfs.dirty_totals();
+        self.note(bytes);
+        (objects, bytes)
+    }
+
+    /// So many bytes are to be stored yet.
+    pub fn note(&mut self, bytes: u64) {
         self.stalled = if bytes < self.least { 0 } else { self.stalled + 1 };
         self.least = self.least.min(bytes);
-        (objects, bytes)
     }
 
     /// Looks since anything was stored.

@@ -80,7 +80,6 @@ fn totals(overview: &Overview, own_unstored_bytes: u64) -> Value {
     let of_nodes = |of: fn(&MemberStatus) -> u64| sum(overview.nodes.iter().map(|(node, _)| of(node)));
     let (hits, misses) = (of_nodes(|node| node.numbers.hits), of_nodes(|node| node.numbers.misses));
     let in_state = |state| overview.sessions.iter().filter(|session| session.status.state == state).count();
-    let reported = overview.sessions.iter().filter_map(|session| session.unstored);
     json!({
         "nodes": overview.nodes.len(),
         "capacity_bytes": of_nodes(|node| node.member.capacity_bytes),
@@ -98,6 +97,6 @@ fn totals(overview: &Overview, own_unstored_bytes: u64) -> Value {
         },
         "open": sum(overview.sessions.iter().map(|session| session.status.open)),
         "lease_expiries": overview.lease_expiries,
-        "unstored_bytes": own_unstored_bytes.saturating_add(sum(reported.map(|(report, _)| report.bytes))),
+        "unstored_bytes": own_unstored_bytes.saturating_add(overview.unstored_bytes()),
     })
 }
