@@ -126,7 +126,8 @@ fn it_waits_for_a_store_that_is_away_and_may_be_given_up() {
     flush(&volume, at(&mount), &[]).ok();
     gateway.stop();
     fs::write(mount.path("file"), noise(2, 300_000)).unwrap();
-    flush(&volume, at(&mount), &["--timeout", "1s"]).refused_with(&["not everything is stored after 1", "KiB in 1 objects is left"]);
+    flush(&volume, at(&mount), &["--timeout", "1s"])
+        .refused_with(&["not everything is stored after 1", "KiB in 1 objects is left"]);
     let ran = flush(&volume, at(&mount), &["--timeout", "5s", "--json"]);
     assert!(ran.code == Some(1) && ran.stderr.contains("nothing was stored for"), "{ran:?}");
     let told: serde_json::Value = serde_json::from_str(&ran.stdout).unwrap();

@@ -66,7 +66,8 @@ pub fn end_recovery(dir: &Path) -> anyhow::Result<()> {
 pub fn load(dir: &Path) -> anyhow::Result<Option<VolumeConfig>> {
     if is_recovering(dir) {
         bail!(
-            "a recovery into {} is under way or was interrupted: run `sluice recover --from-store STORE {}` again",
+            "a recovery into {} is under way or was interrupted: run `sluice recover --from-store STORE {1}`, or `sluice load FILE {1} \
+             --store STORE`, again",
             dir.display(),
             quoted(dir)
         );

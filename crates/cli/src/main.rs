@@ -9,12 +9,14 @@ mod descriptors;
 mod detach;
 mod directory;
 mod drain;
+mod dump;
 mod evict;
 mod flush;
 mod format;
 mod fsck;
 mod gc;
 mod guard;
+mod load;
 mod lock;
 mod metrics;
 mod mount;
@@ -70,6 +72,8 @@ enum Command {
     Format(format::FormatArgs),
     Fsck(fsck::FsckArgs),
     Gc(gc::GcArgs),
+    Dump(dump::DumpArgs),
+    Load(load::LoadArgs),
     Bench(bench::BenchArgs),
     Scrub(scrub::ScrubArgs),
     Warmup(warmup::WarmupArgs),
@@ -98,6 +102,8 @@ fn main() -> ExitCode {
         Command::Format(args) => format::run(&args),
         Command::Fsck(args) => fsck::run(&args),
         Command::Gc(args) => gc::run(&args),
+        Command::Dump(args) => dump::run(&args),
+        Command::Load(args) => load::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Scrub(args) => scrub::run(&args),
         Command::Warmup(args) => warmup::run(&args),

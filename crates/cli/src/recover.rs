@@ -1,7 +1,7 @@
 //! `sluice recover`: what a mount of a served volume that does not come back has acked.
 
 mod find;
-mod from_store;
+pub mod from_store;
 mod list;
 mod take;
 

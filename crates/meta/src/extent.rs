@@ -74,6 +74,17 @@ pub fn decode_runs(bytes: &[u8]) -> Result<Vec<Extent>, Error> {
     Ok(runs.iter().map(|run| Extent { offset: run.offset.into(), len: run.len.into(), place: run.place }).collect())
 }
 
+/// The stored record of runs as [`decode_runs`] gives them; `None` when it would not parse.
+pub(crate) fn encode_extents(extents: &[Extent]) -> Option<Vec<u8>> {
+    let run = |extent: &Extent| {
+        let (offset, len) = (extent.offset.try_into().ok()?, extent.len.try_into().ok()?);
+        Some(Run { offset, len, place: extent.place })
+    };
+    let runs: Vec<Run> = extents.iter().map(run).collect::<Option<_>>()?;
+    let bytes = encode_runs(runs.iter());
+    parse_runs(&bytes).is_some().then_some(bytes)
+}
+
 fn parse_runs(bytes: &[u8]) -> Option<Vec<Run>> {
     let mut r = Reader::new(bytes)?;
     let mut runs = Vec::with_capacity(bytes.len() / 28);

@@ -4,6 +4,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod dump;
 mod error;
 pub mod extent;
 pub mod fsck;

@@ -39,33 +39,60 @@ const FILES_SHOWN: usize = 20;
 /// Makes the volume whose metadata and objects are in `store` in the directory that `meta` names.
 pub fn run(meta: &OsStr, store: &str, json: bool) -> anyhow::Result<ExitCode> {
     let dir = directory::volume_dir(meta)?;
+    let mut restored = None;
+    let made = make(&dir, store, async |store, _, tables| {
+        let bar = byte_bar(0, "reading the metadata");
+        let now = SystemClock::default().wall().secs as u64;
+        let found = sluice_ship::restore(store, tables, now, |done, all| {
+            bar.set_length(all);
+            bar.set_position(done);
+        });
+        let found = found.await.with_context(|| format!("the metadata in {}", store.place()))?;
+        bar.finish_and_clear();
+        restored = Some(found);
+        Ok(found.seq)
+    })?;
+    show(&dir, &made, &restored.expect("it was"), json)
+}
+
+/// Makes the directory of the volume whose objects are in `store`: `fill` puts its metadata into the tables, and returns the number of the last
+/// change. A failure leaves nothing behind.
+pub fn make(
+    dir: &Path,
+    store: &str,
+    fill: impl AsyncFnOnce(&Store, &VolumeConfig, &LsmTables) -> anyhow::Result<Seq>,
+) -> anyhow::Result<Made> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("sluice-io").enable_all().build()?;
-    if !directory::is_recovering(&dir) {
-        check_free(&dir, false)?;
+    if !directory::is_recovering(dir) {
+        check_free(dir, false)?;
     }
     let mut traces = Traces::default();
-    match runtime.block_on(make(&dir, store, &mut traces)) {
-        Ok(made) => show(&dir, &made, json),
+    match runtime.block_on(write(dir, store, &mut traces, fill)) {
+        Ok(made) => Ok(made),
         Err(error) => {
             if traces.has_lock() && directory::is_recovering(&dir) {
                 let _ = empty_dir(&dir.join("journal")).and_then(|()| empty_dir(&dir.join("meta")));
             }
-            traces.remove(&dir);
+            traces.remove(dir);
             Err(error)
         }
     }
 }
 
 /// A volume that was made.
-struct Made {
-    config: VolumeConfig,
-    restored: Restored,
-    namespace: Namespace,
-    settled: Settled,
+pub struct Made {
+    pub config: VolumeConfig,
+    pub namespace: Namespace,
+    pub settled: Settled,
 }
 
-async fn make(dir: &Path, url: &str, traces: &mut Traces) -> anyhow::Result<Made> {
+async fn write(
+    dir: &Path,
+    url: &str,
+    traces: &mut Traces,
+    fill: impl AsyncFnOnce(&Store, &VolumeConfig, &LsmTables) -> anyhow::Result<Seq>,
+) -> anyhow::Result<Made> {
     let nobody = VolumeConfig::nobody(url);
     if let StoreUrl::File(path) = nobody.store_url(dir)?
         && !path.is_dir()
@@ -96,22 +123,16 @@ async fn make(dir: &Path, url: &str, traces: &mut Traces) -> anyhow::Result<Made
     directory::begin_recovery(dir)?;
     let tables = Arc::new(LsmTables::open(&path, LsmOptions::default()).context("making the metadata's tables")?);
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-    let bar = byte_bar(0, "reading the metadata");
-    let restored = sluice_ship::restore(&store, &*tables, clock.wall().secs as u64, |done, all| {
-        bar.set_length(all);
-        bar.set_position(done);
-    });
-    let restored = restored.await.with_context(|| format!("the metadata in {}", store.place()))?;
-    bar.finish_and_clear();
-    let log = Arc::new(NoLog(AtomicU64::new(restored.seq.0)));
-    let meta = Arc::new(MetaStore::new(tables.clone(), log.clone(), restored.seq, Options::default()));
+    let seq = fill(&store, &config, &tables).await?;
+    let log = Arc::new(NoLog(AtomicU64::new(seq.0)));
+    let meta = Arc::new(MetaStore::new(tables.clone(), log.clone(), seq, Options::default()));
     let namespace = Namespace::new(meta.clone(), clock);
     let settled = settle(&namespace, &store).await?;
     let last = meta.checkpoint()?;
     begin_journal(dir, &config, Seq(last.0 + 1))?;
     config.save(dir)?;
     directory::end_recovery(dir)?;
-    Ok(Made { config, restored, namespace, settled })
+    Ok(Made { config, namespace, settled })
 }
 
 /// Numbers, for changes that go to the tables at once.
@@ -133,9 +154,9 @@ impl Log for NoLog {
 
 /// What became of objects that the metadata did not know as stored.
 #[derive(Default)]
-struct Settled {
-    stored: usize,
-    lost: HashMap<ObjectId, Vec<std::ops::Range<u32>>>,
+pub struct Settled {
+    pub stored: usize,
+    pub lost: HashMap<ObjectId, Vec<std::ops::Range<u32>>>,
 }
 
 /// Objects that were on their way to the store when the metadata was shipped: they have arrived since, or are lost.
@@ -163,9 +184,33 @@ async fn settle(namespace: &Namespace, store: &Store) -> anyhow::Result<Settled>
     Ok(settled)
 }
 
-fn show(dir: &Path, made: &Made, json: bool) -> anyhow::Result<ExitCode> {
-    let Made { config, restored, namespace, settled } = made;
-    let users = fsck::users(namespace.store(), &settled.lost)?;
+impl Made {
+    /// Which bytes of which files are lost.
+    pub fn lost(&self) -> anyhow::Result<Vec<String>> {
+        let users = fsck::users(self.namespace.store(), &self.settled.lost)?;
+        Ok(users.iter().map(|user| Item::unreadable(user, "was not stored").text).collect())
+    }
+
+    /// The end of what is told of a volume that was made.
+    pub fn tell_rest(&self, dir: &Path) -> anyhow::Result<()> {
+        let lost = self.lost()?;
+        if !self.settled.lost.is_empty() {
+            note!(
+                "{} objects had not arrived in the store, so reads of these bytes fail with EIO:",
+                self.settled.lost.len()
+            );
+            lost.iter().take(FILES_SHOWN).for_each(|text| note!("  {text}"));
+            if lost.len() > FILES_SHOWN {
+                note!("  and {} more: `sluice fsck {}` names them", lost.len() - FILES_SHOWN, quoted(dir));
+            }
+        }
+        out!("mount it with: sluice up {} MOUNTPOINT", quoted(dir));
+        Ok(())
+    }
+}
+
+fn show(dir: &Path, made: &Made, restored: &Restored, json: bool) -> anyhow::Result<ExitCode> {
+    let Made { config, namespace, settled } = made;
     let age_secs = (SystemClock::default().wall().secs as u64).saturating_sub(restored.shipped_secs);
     let usage = namespace.usage()?;
     if json {
@@ -175,7 +220,7 @@ fn show(dir: &Path, made: &Made, json: bool) -> anyhow::Result<ExitCode> {
                 "volume": config.id, "dir": dir.to_string_lossy(), "store": config.store, "seq": restored.seq.0,
                 "shipped_secs": restored.shipped_secs, "inodes": usage.inodes, "held_bytes": usage.bytes,
                 "objects_found": settled.stored, "objects_lost": settled.lost.len(),
-                "lost": users.iter().map(|user| Item::unreadable(user, "was not stored").text).collect::<Vec<_>>(),
+                "lost": made.lost()?,
             })
         );
         return Ok(ExitCode::SUCCESS);
@@ -188,15 +233,6 @@ fn show(dir: &Path, made: &Made, json: bool) -> anyhow::Result<ExitCode> {
         units::show_size(usage.bytes.max(0) as u64)
     );
     out!("as of its last change but those of a few seconds: what the store has was shipped {age_secs} s ago");
-    if !settled.lost.is_empty() {
-        note!("{} objects had not arrived in the store, so reads of these bytes fail with EIO:", settled.lost.len());
-        for user in users.iter().take(FILES_SHOWN) {
-            note!("  {}", Item::unreadable(user, "was not stored").text);
-        }
-        if users.len() > FILES_SHOWN {
-            note!("  and {} more: `sluice fsck {}` names them", users.len() - FILES_SHOWN, quoted(dir));
-        }
-    }
-    out!("mount it with: sluice up {} MOUNTPOINT", quoted(dir));
+    made.tell_rest(dir)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,0 +1,129 @@
+//! `sluice load`.
+
+use crate::{
+    config::VolumeConfig,
+    directory,
+    fsck::{byte_bar, spinner},
+    output::{note, out},
+    recover::from_store::{Made, make},
+    units::show_size,
+};
+use anyhow::{Context, bail};
+use indicatif::ProgressBar;
+use serde_json::json;
+use sluice_base::Seq;
+use sluice_meta::{
+    dump::{Dump, Header},
+    store::LsmTables,
+};
+use sluice_object::Store;
+use std::{
+    ffi::OsString,
+    fs::File,
+    io::{self, BufRead, BufReader, Read},
+    path::PathBuf,
+    process::ExitCode,
+};
+
+/// Make a volume's directory of a dump and of the store that has its objects
+///
+/// FILE is what `sluice dump` wrote; one that was cut or changed is refused, with the line. META must not hold a volume yet. STORE is where the volume's
+/// objects are: where the dumped one had them, or a whole copy of that.
+///
+/// A store has the metadata of its volume too. What is loaded goes on from the dump, so what the store has of that, which may be newer, has to go:
+/// that is for --force to say, and only when nobody has the volume mounted any more. `sluice recover --from-store` goes on from the store's.
+///
+/// Example: sluice load volume.dump ~/volume --store 's3://bucket/volume?endpoint=http://127.0.0.1:9000'
+#[derive(clap::Args)]
+pub struct LoadArgs {
+    /// The dump; - is standard input
+    pub file: PathBuf,
+    /// The volume that is made: local:DIR or DIR
+    #[arg(value_name = "META")]
+    pub meta: OsString,
+    /// Where its objects are: s3://BUCKET/PREFIX?endpoint=... or file:DIR
+    #[arg(long)]
+    pub store: String,
+    /// Remove the metadata of the volume that the store has
+    #[arg(long)]
+    pub force: bool,
+    /// Print what was made as JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Lines between two looks at the terminal.
+const LINES_SHOWN: u64 = 4096;
+
+pub fn run(args: &LoadArgs) -> anyhow::Result<ExitCode> {
+    let dir = directory::volume_dir(&args.meta)?;
+    let name = args.file.display();
+    let (input, bar): (Box<dyn Read>, _) = if args.file.as_os_str() == "-" {
+        (Box::new(io::stdin()), spinner("loading"))
+    } else {
+        let file = File::open(&args.file).with_context(|| format!("opening {name}"))?;
+        let bar = byte_bar(file.metadata().map_or(0, |meta| meta.len()), "loading");
+        (Box::new(bar.wrap_read(file)), bar)
+    };
+    let dump = Dump::open(BufReader::with_capacity(1 << 20, input)).with_context(|| format!("{name}"))?;
+    let header = dump.header().clone();
+    let made =
+        make(&dir, &args.store, async |store, config, tables| fill(args, dump, &bar, store, config, tables).await)?;
+    bar.finish_and_clear();
+    show(args, &header, &made)
+}
+
+async fn fill(
+    args: &LoadArgs,
+    dump: Dump<impl BufRead>,
+    bar: &ProgressBar,
+    store: &Store,
+    config: &VolumeConfig,
+    tables: &LsmTables,
+) -> anyhow::Result<Seq> {
+    let header = dump.header();
+    if header.volume != config.id {
+        bail!("{} holds volume {}, the dump is of {}: nothing was made", store.place(), config.id, header.volume);
+    }
+    let is_known = sluice_ship::has_any(store).await.with_context(|| format!("the store {}", store.place()))?;
+    if is_known && !args.force {
+        bail!(
+            "{} has metadata of this volume itself, perhaps newer than the dump: `sluice recover --from-store` makes a volume of that; \
+             --force removes it and goes on from the dump",
+            store.place()
+        );
+    }
+    let seq = Seq(header.seq);
+    let (seq, _) = dump
+        .load(tables, seq, |records| {
+            if records % LINES_SHOWN == 0 && bar.length().is_none() {
+                bar.set_message(format!("loading: {records} records"));
+            }
+        })
+        .with_context(|| format!("{}", args.file.display()))?;
+    if is_known {
+        sluice_ship::forget(store).await.with_context(|| format!("removing metadata from {}", store.place()))?;
+        note!("removed the metadata that {} had; the next mount ships it anew", store.place());
+    }
+    Ok(seq)
+}
+
+fn show(args: &LoadArgs, header: &Header, made: &Made) -> anyhow::Result<ExitCode> {
+    let dir = directory::volume_dir(&args.meta)?;
+    let (config, usage) = (&made.config, made.namespace.usage()?);
+    if args.json {
+        out!(
+            "{}",
+            json!({
+                "volume": config.id, "dir": dir.to_string_lossy(), "store": config.store, "seq": header.seq,
+                "dumped_secs": header.wall_secs, "inodes": usage.inodes, "held_bytes": usage.bytes,
+                "objects_found": made.settled.stored, "objects_lost": made.settled.lost.len(), "lost": made.lost()?,
+            })
+        );
+        return Ok(ExitCode::SUCCESS);
+    }
+    let held = show_size(usage.bytes.max(0) as u64);
+    out!("loaded volume {} in {}: {} inodes, {held}", config.id, dir.display(), usage.inodes);
+    made.tell_rest(&dir)?;
+    Ok(ExitCode::SUCCESS)
+}
