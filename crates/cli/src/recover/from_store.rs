@@ -71,7 +71,7 @@ pub fn make(
     match runtime.block_on(write(dir, store, &mut traces, fill)) {
         Ok(made) => Ok(made),
         Err(error) => {
-            if traces.has_lock() && directory::is_recovering(&dir) {
+            if traces.has_lock() && directory::is_recovering(dir) {
                 let _ = empty_dir(&dir.join("journal")).and_then(|()| empty_dir(&dir.join("meta")));
             }
             traces.remove(dir);
