@@ -1,6 +1,5 @@
 //! What a volume says of itself: `DIR/meta/volume.json`, and the same in the store.
 
-use crate::tier::Tier;
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use sluice_base::VolumeId;
@@ -10,6 +9,7 @@ use std::{
     fs::{self, File},
     io::Write,
     path::{Path, PathBuf},
+    str::FromStr,
 };
 
 /// The newest layout of a volume's directory and store that this version knows.
@@ -27,6 +27,53 @@ pub struct VolumeConfig {
     /// When fsync returns in its mounts, unless they are told otherwise.
     #[serde(default)]
     pub durability: Tier,
+}
+
+/// What a promise of durability means: when fsync returns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub enum Tier {
+    /// The disks of the hosts have it: of this one, and of the server.
+    #[default]
+    Journal,
+    /// The store has it.
+    Object,
+}
+
+impl FromStr for Tier {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "journal" => Ok(Self::Journal),
+            "object" => Ok(Self::Object),
+            "replicated" => Err("the tier `replicated`, which keeps a copy in the journal of another host, is not built yet: choose journal or object".into()),
+            other => Err(format!("there is no tier `{other}`: choose journal or object")),
+        }
+    }
+}
+
+impl fmt::Display for Tier {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Journal => "journal",
+            Self::Object => "object",
+        })
+    }
+}
+
+impl TryFrom<String> for Tier {
+    type Error = String;
+
+    fn try_from(text: String) -> Result<Self, String> {
+        text.parse()
+    }
+}
+
+impl From<Tier> for String {
+    fn from(tier: Tier) -> Self {
+        tier.to_string()
+    }
 }
 
 /// The volume is of a version that this program does not know: nothing may be touched.

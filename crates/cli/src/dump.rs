@@ -29,6 +29,9 @@ use std::{
 /// Names, attributes and where the bytes of files are, of one moment, one JSON record a line, each with a checksum (docs/disk-format.md); the bytes
 /// themselves stay in the store, but those of files up to 4 KiB, which are in here. `sluice load` makes a volume's directory of it again.
 ///
+/// It is as good as the objects that it names: what the volume needs no more is deleted from the store an hour later, and then a dump from before is
+/// no backup of it.
+///
 /// The volume must not be mounted or served meanwhile. What is not stored yet is named: only its own directory has that.
 ///
 /// Example: sluice dump ~/volume ~/volume.dump

@@ -1,19 +1,8 @@
-//! Write tiers: when fsync returns.
+//! What a tier does.
 
-use serde::{Deserialize, Serialize};
+pub use crate::config::Tier;
 use sluice_vfs::{Durability, Settings, Ship};
-use std::{fmt, str::FromStr, sync::Arc};
-
-/// What a promise of durability means: when fsync returns.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub enum Tier {
-    /// The disks of the hosts have it: of this one, and of the server.
-    #[default]
-    Journal,
-    /// The store has it.
-    Object,
-}
+use std::sync::Arc;
 
 /// Objects that are stored at once where syncs wait for them.
 const UPLOADS_OF_SYNCS: usize = 16;
@@ -26,41 +15,5 @@ impl Tier {
             settings.uploads = UPLOADS_OF_SYNCS;
             settings.durability = Durability::Object(shipped.clone());
         }
-    }
-}
-
-impl FromStr for Tier {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "journal" => Ok(Self::Journal),
-            "object" => Ok(Self::Object),
-            "replicated" => Err("the tier `replicated`, which keeps a copy in the journal of another host, is not built yet: choose journal or object".into()),
-            other => Err(format!("there is no tier `{other}`: choose journal or object")),
-        }
-    }
-}
-
-impl fmt::Display for Tier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Journal => "journal",
-            Self::Object => "object",
-        })
-    }
-}
-
-impl TryFrom<String> for Tier {
-    type Error = String;
-
-    fn try_from(text: String) -> Result<Self, String> {
-        text.parse()
-    }
-}
-
-impl From<Tier> for String {
-    fn from(tier: Tier) -> Self {
-        tier.to_string()
     }
 }
