@@ -85,8 +85,18 @@ class Mount(Sluice):
     def status(self):
         return status(self.path)
 
+    def note_tier(self):
+        """What a reader of the numbers has to know of it; a mount that does not answer is left out."""
+        try:
+            numbers = self.status()["numbers"]
+        except (Failed, OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError):
+            return
+        tier = numbers["tier"]
+        Cluster.unstored_bytes[tier] = max(Cluster.unstored_bytes.get(tier, 0), numbers["dirty_bytes"])
+
     def stop(self):
         """Unmounts: returns when everything is stored and the process has ended."""
+        self.note_tier()
         ran = subprocess.run([binary(), "umount", self.path], capture_output=True, text=True, timeout=600)
         if ran.returncode:
             raise Failed(f"umount of {self.path}: {ran.stderr}")
@@ -111,6 +121,8 @@ class Cluster:
 
     # What every mount and every node is told besides.
     mount_options, node_options = (), ()
+    # Of all mounts that were ended since this was reset: their tiers, and the most bytes that one of each had acked and not stored.
+    unstored_bytes = {}
 
     def __init__(self, gateway=None, scratch=None):
         self.own = scratch is None
@@ -122,10 +134,12 @@ class Cluster:
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, kind=None, *_):
         """Ends everything, those first that use the others; what does not end by itself is killed."""
         with uninterrupted():
             for mount in self.mounts:
+                if kind is None and mount.is_running():
+                    mount.note_tier()
                 mount.detach()
             for member in [*self.nodes, *([self.server] if self.server else [])]:
                 member.kill()

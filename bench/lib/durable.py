@@ -63,10 +63,10 @@ def durable(args):
                     values[name].append(value)
                     cluster.drop(mount)
     return [
-        Row(f"tier object, store 30 ms away: files of 8 KiB created and synced, {THREADS} threads ({CREATES_GOAL})", "per second", median(values, "object", "per_second"), CREATES_GOAL, 1),
-        Row("the same, half of them within", "ms", median(values, "object", "p50_ms")),
-        Row("the same, 99 of 100 within", "ms", median(values, "object", "p99_ms")),
-        Row("the same, PUTs for 100 files", "", median(values, "object", "puts_by_100_files")),
-        Row("the same, one thread", "per second", median(values, "one", "per_second")),
-        Row("tier journal, 16 threads", "per second", median(values, "journal", "per_second")),
+        Row(f"tier object, store 30 ms away: files of 8 KiB created and synced, {THREADS} threads ({CREATES_GOAL})", "per second", median(values, "object", "per_second"), CREATES_GOAL, 1, tier="object"),
+        Row("the same, half of them within", "ms", median(values, "object", "p50_ms"), tier="object"),
+        Row("the same, 99 of 100 within", "ms", median(values, "object", "p99_ms"), tier="object"),
+        Row("the same, PUTs for 100 files", "", median(values, "object", "puts_by_100_files"), tier="object"),
+        Row("the same, one thread", "per second", median(values, "one", "per_second"), tier="object"),
+        Row("tier journal, 16 threads", "per second", median(values, "journal", "per_second"), tier="journal"),
     ], values

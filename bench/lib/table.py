@@ -15,6 +15,10 @@ class Row:
     goal: float | None = None
     at_most: bool = False
     why: str = ""
+    # What fsync promises in what was measured, and the most bytes that were acked and not stored when one of its mounts was ended. Without a
+    # mount there is neither.
+    tier: str | None = None
+    unstored_bytes: int | None = None
 
     def met(self):
         """None when there is nothing to judge."""
@@ -37,6 +41,10 @@ def number(value):
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.2f}"
 
 
+def size(value):
+    return "" if value is None else f"{value / 2**20:,.1f} MiB"
+
+
 def goal(row):
     if row.goal is None:
         return ""
@@ -54,9 +62,9 @@ def verdict(row, judged):
 
 
 def table(rows, judged):
-    lines = ["| measured | limit | SluiceFS | of the limit | goal | |", "|---|--:|--:|--:|--:|---|"]
+    lines = ["| measured | tier | not stored | limit | SluiceFS | of the limit | goal | |", "|---|---|--:|--:|--:|--:|--:|---|"]
     for row in rows:
         share = f"{row.product / row.limit:.2f}" if row.limit and row.product is not None else ""
-        cells = [", ".join(part for part in (row.name, row.unit) if part), number(row.limit), number(row.product), share, goal(row), verdict(row, judged)]
+        cells = [", ".join(part for part in (row.name, row.unit) if part), row.tier or "", size(row.unstored_bytes), number(row.limit), number(row.product), share, goal(row), verdict(row, judged)]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)

@@ -405,6 +405,6 @@ fn unstored() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("ask", Unstored { session, object: OBJECT, range: 2..9 }.encode()),
         ("pieces", encode_pieces(&[piece(2, b"some bytes"), piece(3, b"")]).concat()),
-        ("report", Report { session, objects: 4, bytes: 5 }.encode()),
+        ("report", Report { session, objects: 4, bytes: 5, waits_for_store: true }.encode()),
     ]
 }

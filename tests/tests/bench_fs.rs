@@ -67,6 +67,7 @@ fn check_everything(dir: &Path, is_tier: impl Fn(&str) -> bool) {
         assert_eq!((line["errors"].as_u64(), &line["first_error"]), (Some(0), &Value::Null), "{line}");
         assert_eq!(line["dir"].as_str(), dir.to_str());
         assert!(is_tier(line["tier"].as_str().expect("a tier")), "{line}");
+        assert_eq!(line["unstored_bytes"].is_u64(), line["fs"] == "fuse.sluice", "{line}");
         // Of the published program only the small files have threads.
         let is_alone = line["variant"] == "seed" && line["workload"] != "small-files";
         assert_eq!(line["threads"], if is_alone { 1 } else { 2 }, "{line}");
@@ -101,10 +102,17 @@ fn everything_on_a_mount() {
 fn a_mount_of_a_served_volume_has_its_tier() {
     needs_binary!();
     let server = Server::new();
-    let mount = server.mount("mnt");
-    let lines = lines(&[mount.root()], &["--workload", "metadata"]);
-    assert_eq!(lines.len(), 2);
-    assert!(lines.iter().all(|line| line["tier"] == "journal" && line["errors"] == 0), "{lines:?}");
+    for (tier, has_unstored) in [("journal", true), ("object", false)] {
+        let mount = server.try_mount(tier, &["--durability", tier, "--upload-delay", "1h"]).expect("mounted");
+        let lines = lines(&[mount.root()], &["--workload", "metadata,seq-write"]);
+        assert_eq!(lines.len(), 4);
+        assert!(lines.iter().all(|line| line["tier"] == tier && line["errors"] == 0), "{lines:?}");
+        // What was synced is in the store, or only here.
+        let writes = lines.iter().filter(|line| line["workload"] == "seq-write");
+        let mut unstored = writes.map(|line| line["unstored_bytes"].as_u64().expect("a number"));
+        assert!(unstored.all(|bytes| (bytes > 0) == has_unstored), "{lines:?}");
+        mount.umount();
+    }
 }
 
 /// Interrupts a run of random reads once `is_ready` says so of both of its files; nothing may be left.

@@ -69,7 +69,9 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
     let mut status = told_by(&dir)?.unwrap_or_else(|| {
         let held_by = VolumeLock::holder(&dir);
         let state = if held_by.is_some() { "in use" } else { "not mounted" };
-        json!({ "volume": config.id, "store": config.store, "running": false, "state": state, "held_by": held_by })
+        json!({
+            "volume": config.id, "store": config.store, "tier": config.durability, "running": false, "state": state, "held_by": held_by,
+        })
     });
     // A mount knows itself; of the others its server knows.
     if let (Some(server), true) = (status["server"].as_str(), status["mountpoint"].is_string()) {
@@ -137,7 +139,7 @@ fn print(dir: Option<&Path>, status: &Value) {
     if status["running"] != json!(true) {
         match status["held_by"].as_str() {
             Some(holder) => out!("state      in use by {holder}"),
-            None => out!("state      not mounted"),
+            None => out!("state      not mounted, tier {}", text("tier")),
         }
         return;
     }

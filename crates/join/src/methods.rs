@@ -68,21 +68,29 @@ pub struct Report {
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
+    /// Its syncs wait for the store.
+    pub waits_for_store: bool,
 }
 
 impl Report {
     /// The bytes.
     pub fn encode(&self) -> Vec<u8> {
-        let mut out = Vec::with_capacity(24);
+        let mut out = Vec::with_capacity(25);
         [self.session.0, self.objects, self.bytes].into_iter().for_each(|number| out.put_u64_le(number));
+        out.put_u8(self.waits_for_store.into());
         out
     }
 
     /// The report in `bytes`; `None` when it is none.
     pub fn decode(mut bytes: &[u8]) -> Option<Self> {
         let mut next = || bytes.try_get_u64_le().ok();
-        let report = Self { session: SessionId(next()?), objects: next()?, bytes: next()? };
-        bytes.is_empty().then_some(report)
+        let (session, objects, unstored) = (SessionId(next()?), next()?, next()?);
+        let waits_for_store = match bytes {
+            [0] => false,
+            [1] => true,
+            _ => return None,
+        };
+        Some(Self { session, objects, bytes: unstored, waits_for_store })
     }
 }
 
@@ -127,7 +135,7 @@ mod tests {
             assert_eq!(Unstored::decode(&ask.encode()[..len]), None);
         }
         assert_eq!(Unstored::decode(&Unstored { range: 0..SEGMENTS_MAX + 1, ..ask }.encode()), None);
-        let report = Report { session: SessionId(3), objects: 4, bytes: u64::MAX };
+        let report = Report { session: SessionId(3), objects: 4, bytes: u64::MAX, waits_for_store: true };
         assert_eq!(Report::decode(&report.encode()), Some(report));
         assert_eq!(Report::decode(&report.encode()[..23]), None);
         assert_eq!(Report::decode(&[report.encode(), vec![0]].concat()), None);

@@ -39,7 +39,8 @@ impl Reporter {
             self.lease_expiries.fetch_add(u64::from(leased && !is_leased), Relaxed);
             leased = is_leased;
             let (objects, bytes) = vfs.dirty_totals();
-            let report = Report { session, objects: objects as u64, bytes };
+            let waits_for_store = vfs.waits_for_store();
+            let report = Report { session, objects: objects as u64, bytes, waits_for_store };
             looks += 1;
             if told != Some(report) || looks >= REPEAT_LOOKS {
                 let sent = client.call(methods::REPORT, report.encode(), REPORT_TIME).await;

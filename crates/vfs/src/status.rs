@@ -1,6 +1,6 @@
 //! What a running volume can tell of itself.
 
-use crate::{Failure, Vfs, ahead::MemoryStatus, direct::DirectCounts, error::errno, gc::GcStatus};
+use crate::{Durability, Failure, Vfs, ahead::MemoryStatus, direct::DirectCounts, error::errno, gc::GcStatus};
 use serde::{Deserialize, Serialize};
 use sluice_base::Errno;
 use sluice_object::{Store, StoreStats};
@@ -254,6 +254,11 @@ impl Vfs {
     /// The cache disk itself.
     pub fn cache(&self) -> Option<&Cache> {
         self.parts.cache.as_deref()
+    }
+
+    /// Whether syncs wait for the store.
+    pub fn waits_for_store(&self) -> bool {
+        matches!(self.settings.durability, Durability::Object(_))
     }
 
     /// Objects and bytes that are not stored yet.

@@ -28,6 +28,8 @@ pub struct Place {
     pub tier: String,
     /// Type of its file system.
     pub fs: String,
+    /// Asks how many bytes are acked there and not stored, where that is known.
+    pub unstored: Option<Box<dyn Fn() -> Option<u64> + Send + Sync>>,
     root: TempDir,
     salt: u64,
     pub(super) data: Data,
@@ -54,7 +56,7 @@ impl Place {
         let mut salt = [0; 8];
         OsEntropy.fill(&mut salt);
         let salt = u64::from_le_bytes(salt);
-        Ok(Self { dir: dir.to_owned(), tier, fs, root, salt, data: Data::None })
+        Ok(Self { dir: dir.to_owned(), tier, fs, unstored: None, root, salt, data: Data::None })
     }
 
     /// Removes everything.

@@ -15,6 +15,9 @@ pub struct Line {
     pub dir: String,
     /// What fsync promises there: `journal` in a mount of SluiceFS, `local` on a disk of this host, else the type of the file system.
     pub tier: String,
+    /// Bytes that were acked and not in the store when a round was over, the most of all rounds; of a mount of SluiceFS.
+    #[serde(default)]
+    pub unstored_bytes: Option<u64>,
     /// Type of the file system.
     pub fs: String,
     /// Threads that were at work.

@@ -51,9 +51,9 @@ fn rounds(
     what: (Workload, Variant, Option<Offsets>),
 ) -> anyhow::Result<Vec<Line>> {
     let (workload, variant, offsets) = what;
-    let mut done: Vec<Vec<Done>> = places.iter().map(|_| Vec::new()).collect();
+    let mut done: Vec<(Vec<Done>, Option<u64>)> = places.iter().map(|_| Default::default()).collect();
     for round in 0..plan.rounds {
-        for (place, done) in places.iter_mut().zip(&mut done) {
+        for (place, (done, unstored)) in places.iter_mut().zip(&mut done) {
             let dir = place.dir.display().to_string();
             let name = [variant.name(), workload.name(), offsets.map_or("", Offsets::name)].join(" ");
             (watch.begins)(format!("{} in {dir}, {} of {}", name.trim_end(), round + 1, plan.rounds));
@@ -61,9 +61,12 @@ fn rounds(
             let mut job = Job { plan, place, watch, workload, variant, offsets, round };
             let result = if workload.is_large() { job.large() } else { job.small() };
             done.push(result.with_context(|| format!("{} in {dir}", name.trim_end()))?);
+            *unstored = (*unstored).max(place.unstored.as_ref().and_then(|unstored| unstored()));
         }
     }
-    Ok(places.iter().zip(done).map(|(place, done)| line(place, &done, what)).collect())
+    let line =
+        |(place, (done, unstored_bytes)): (&Place, (Vec<Done>, _))| Line { unstored_bytes, ..line(place, &done, what) };
+    Ok(places.iter().zip(done).map(line).collect())
 }
 
 fn line(place: &Place, done: &[Done], (workload, variant, offsets): (Workload, Variant, Option<Offsets>)) -> Line {
@@ -77,6 +80,7 @@ fn line(place: &Place, done: &[Done], (workload, variant, offsets): (Workload, V
         offsets: offsets.map(|offsets| offsets.name().into()),
         dir: place.dir.display().to_string(),
         tier: place.tier.clone(),
+        unstored_bytes: None,
         fs: place.fs.clone(),
         threads: done.first().map_or(0, |done| done.threads),
         rounds: done.len(),

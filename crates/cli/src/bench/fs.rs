@@ -63,12 +63,12 @@ use std::{
 ///
 ///   sluice bench fs --compare a.json,b.json --chart ab.svg      runs of before, side by side
 ///
-/// Columns: tier; threads; MB/s, of 1,000,000 bytes; operations per second, of metadata and
+/// Columns: tier; bytes acked and not in the store at the end of a round, the most of all rounds; threads; MB/s, of 1,000,000 bytes; operations per second, of metadata and
 /// small-files all kinds together; the time that 50, 95 and 99 of 100 operations took at most, and the
 /// longest; which part of the files that were read is no hole, by the file system's own word; errors.
 ///
-/// The tier is what fsync promises: `journal` in a mount of SluiceFS (in the journal of its host;
-/// later in the store), `local` on a disk of this host, else the type of the file system.
+/// The tier is what fsync promises: of a mount of SluiceFS `journal`, in the journal of its host, or
+/// `object`, in the store; `local` on a disk of this host, else the type of the file system.
 ///
 /// What is not as published:
 /// - DittoFS was measured over a network, with a cache of 4 GB at a server. DIR is what it is.
@@ -232,7 +232,10 @@ fn place(dir: &Path) -> anyhow::Result<Place> {
         Ok(_) => {}
     }
     let told = tier::of(dir)?;
-    let made = Place::new(dir, told.tier, told.fs);
+    let made = Place::new(dir, told.tier, told.fs).map(|mut place| {
+        place.unstored = told.unstored;
+        place
+    });
     made.map_err(|error| explained(&format!("making a directory in {}", dir.display()), &error))
 }
 

@@ -110,6 +110,11 @@ impl Source for VolumeSource {
 impl VolumeSource {
     fn data(&self, page: &mut Page) {
         let Ok(status) = self.vfs.status() else { return };
+        page.gauge(
+            "sluice_tier_info",
+            "Always 1; the label says what a sync waits for: the journal, or the object store.",
+        )
+        .sample(&[("tier", status.tier)], 1_u64);
         page.gauge("sluice_unstored_bytes", "Bytes that are acked and that the store does not have yet.")
             .is(status.dirty_bytes);
         page.gauge("sluice_uploads_waiting", "Objects that the store does not have yet.").is(status.dirty_objects);

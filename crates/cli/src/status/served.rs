@@ -86,11 +86,12 @@ pub fn print(status: &Value, meta: Option<&str>) {
             text(&session["state"]),
             show_time(Duration::from_millis(number(&session["left_ms"]))),
             session["open"].to_string(),
+            text(&session["tier"]),
             unstored,
             text(&session["name"]),
         ]
     };
-    table(["session", "state", "left", "open", "not stored", "mount"], rows(&status["sessions"], session));
+    table(["session", "state", "left", "open", "tier", "not stored", "mount"], rows(&status["sessions"], session));
     let is_left = |session: &Value| session["state"] == "expired" && number(&session["unstored_bytes"]) > 0;
     if status["sessions"].as_array().into_iter().flatten().any(is_left) {
         let meta = quoted(meta.unwrap_or("META"));

@@ -1,6 +1,9 @@
 //! Lines for people.
 
-use crate::output::{note, out};
+use crate::{
+    output::{note, out},
+    units::show_size,
+};
 use sluice_bench::fs::Line;
 
 /// A table that grows.
@@ -30,11 +33,12 @@ impl Table {
     fn row(&mut self, line: &Line, run: &str, beside: &str) {
         if !std::mem::replace(&mut self.has_head, true) {
             out!(
-                "{:<11} {:<9} {:<9} {:<8} {:>7} {:>9} {:>10} {:>9} {:>9} {:>9} {:>10} {:>7} {:>6}  run",
+                "{:<11} {:<9} {:<9} {:<8} {:>10} {:>7} {:>9} {:>10} {:>9} {:>9} {:>9} {:>10} {:>7} {:>6}  run",
                 "workload",
                 "variant",
                 "offsets",
                 "tier",
+                "not stored",
                 "threads",
                 "MB/s",
                 "ops/s",
@@ -48,11 +52,12 @@ impl Table {
         }
         let written = line.written_part.map_or("-".into(), |part| format!("{part:.2}"));
         let row = format!(
-            "{:<11} {:<9} {:<9} {:<8} {:>7} {:>9.1} {:>10.0} {:>9.1} {:>9.1} {:>9.1} {:>10.0} {written:>7} {:>6}  {run}  {beside}",
+            "{:<11} {:<9} {:<9} {:<8} {:>10} {:>7} {:>9.1} {:>10.0} {:>9.1} {:>9.1} {:>9.1} {:>10.0} {written:>7} {:>6}  {run}  {beside}",
             line.workload,
             line.variant,
             line.offsets.as_deref().unwrap_or("-"),
             line.tier,
+            line.unstored_bytes.map_or("-".into(), show_size),
             line.threads,
             line.mb_per_s,
             line.ops_per_s,

@@ -9,6 +9,8 @@ pub struct Told {
     pub tier: String,
     /// The type of the file system.
     pub fs: String,
+    /// Asks how many bytes are acked and not stored, in a mount of ours.
+    pub unstored: Option<Box<dyn Fn() -> Option<u64> + Send + Sync>>,
 }
 
 pub fn of(dir: &Path) -> anyhow::Result<Told> {
@@ -22,10 +24,11 @@ pub fn of(dir: &Path) -> anyhow::Result<Told> {
             note!("which tier {} has is not known: {error:#}", mount.at.display());
             "unknown".into()
         });
-        return Ok(Told { tier, fs: "fuse.sluice".into() });
+        let unstored = move || status::told_by(&mount.dir).ok()??["numbers"]["dirty_bytes"].as_u64();
+        return Ok(Told { tier, fs: "fuse.sluice".into(), unstored: Some(Box::new(unstored)) });
     }
     let (fs, source) = mounts::file_system(&path).unwrap_or_else(|| ("unknown".into(), String::new()));
     // Disks are named by their device; a server is not.
     let tier = if source.starts_with("/dev/") { "local".into() } else { fs.clone() };
-    Ok(Told { tier, fs })
+    Ok(Told { tier, fs, unstored: None })
 }

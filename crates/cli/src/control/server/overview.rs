@@ -1,6 +1,6 @@
 //! Sessions and nodes of a served volume, as JSON.
 
-use crate::units::sum;
+use crate::{tier::Tier, units::sum};
 use serde_json::{Value, json};
 use sluice_join::{Overview, SessionOverview};
 use sluice_meta::rpc::message::Liveness;
@@ -55,6 +55,7 @@ fn session(session: &SessionOverview) -> Value {
         "inodes": status.inodes,
         "open": status.open,
         "pushes": status.pushes,
+        "tier": unstored.map(|report| if report.waits_for_store { Tier::Object } else { Tier::Journal }),
         "unstored_objects": unstored.map(|report| report.objects),
         "unstored_bytes": unstored.map(|report| report.bytes),
         "reported_ms_ago": session.unstored.map(|(_, age)| age.as_millis() as u64),
