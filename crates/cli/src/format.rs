@@ -183,6 +183,11 @@ impl Traces {
         fs::create_dir_all(path).map_err(|error| explained(&format!("making {}", path.display()), &error))
     }
 
+    /// Whether the directory was not there before.
+    pub fn has_made(&self, path: &Path) -> bool {
+        self.dirs.iter().any(|made| made == path)
+    }
+
     pub fn take_lock(&mut self, dir: &Path) -> anyhow::Result<()> {
         let is_new = !dir.join("lock").exists();
         self.lock = Some(VolumeLock::take(dir)?);

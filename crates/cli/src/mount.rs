@@ -13,7 +13,7 @@ use clap::builder::ValueParser;
 use open::Runtimes;
 use sluice_base::crc::crc32c;
 use std::{
-    env, fs,
+    env,
     path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
@@ -93,7 +93,6 @@ pub fn run(args: &MountArgs) -> anyhow::Result<ExitCode> {
         (mountpoint, place)
     };
     if args.detach && !detach::is_child() {
-        fs::create_dir_all(&place.state).with_context(|| format!("making {}", place.state.display()))?;
         return detach::run_detached(&place.state.join("log"));
     }
     up::place::check_device()?;

@@ -33,7 +33,8 @@ use take::{Taking, end_early, without_size};
 /// Until then other mounts get EIO for bytes that are not stored, and do not see changes that are not published.
 ///
 /// With META alone it lists the journals of that volume which mounts of this user have left on this host, by whatever address they knew
-/// the server, with what is in them and what to do. A journal in use by a live mount is left alone. Nothing is changed.
+/// the server, with what is in them and what to do. A journal in use by a live mount is left alone. Those of other users are named where their homes
+/// may be read, as root, and are for them to recover. Nothing is changed.
 ///
 /// With --journal or --all it goes on with the mount's session without mounting: it publishes what is not published, stores what is not stored,
 /// shows how far it is, and ends the session. What was published before is not published again. While the store or the server is away it waits;
@@ -102,7 +103,7 @@ pub fn run(args: &RecoverArgs) -> anyhow::Result<ExitCode> {
     if let Some(journal) = &args.journal {
         return take_all(args, &server()?, &volume, &[without_size(journal)]);
     }
-    let found = find::all(&volume, None);
+    let mut found = find::all(&volume, None);
     if args.all {
         let dirs: Vec<_> = found.into_iter().filter(Found::is_pending).map(|found| found.dir).collect();
         if dirs.is_empty() {
@@ -111,6 +112,8 @@ pub fn run(args: &RecoverArgs) -> anyhow::Result<ExitCode> {
         }
         return take_all(args, &server()?, &volume, &dirs);
     }
+    let others = find::of_others(&volume, &found);
+    found.extend(others);
     if args.json {
         let list = list::json(&meta, server().ok().as_deref(), &volume, &found);
         out!("{}", serde_json::to_string_pretty(&list).context("printing")?);

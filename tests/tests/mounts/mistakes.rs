@@ -55,3 +55,53 @@ fn umount_of_a_killed_mount_names_the_command() {
     assert!(umount.stderr.contains(&format!("`sluice mount {}", server.meta())), "{umount:?}");
     server.mount("a").umount();
 }
+
+/// A mount that did not come about leaves nothing, wherever it failed; what was there stays.
+#[test]
+fn a_failed_mount_leaves_no_directory() {
+    if skipped_in_local_mode("a_failed_mount_leaves_no_directory") {
+        return;
+    }
+    let mut server = Server::new();
+    let volume = server.volume().clone();
+    let place = |name: &str| volume.mountpoint().with_file_name(name);
+    let (state, cache, usual) = (place("a.journal"), place("a.cache"), place("home").join("sluice"));
+    let sized = |path: &Path| format!("{}:64M", path.display());
+    let meta = server.meta();
+    let fails = |ways: usize, words: &[&str]| {
+        let at = volume.mountpoint();
+        let args = ["mount", &meta, at.to_str().expect("text")];
+        let places = ["--journal", &sized(&state), "--cache", &sized(&cache)];
+        for more in [&[&["-d"][..], &places].concat()[..], &[], &["-d"], &places].into_iter().take(ways) {
+            volume.sluice([&args[..], more].concat()).refused_with(words);
+            assert!(!state.exists() && !cache.exists(), "{more:?}");
+            let left: Vec<_> =
+                std::fs::read_dir(&usual).into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+            assert!(left.iter().all(|path| path.ends_with("journals")), "{more:?}: {left:?}");
+        }
+    };
+    // Once everything is prepared: the store is another one by now.
+    let (objects, aside) = (volume.dir().join("objects"), volume.dir().join("aside"));
+    std::fs::rename(&objects, &aside).expect("moved");
+    fails(4, &["holds no volume"]);
+    std::fs::remove_dir_all(&objects).expect("removed");
+    std::fs::rename(&aside, &objects).expect("moved");
+    let mount = server.mount("a");
+    std::fs::write(mount.path("file"), b"text").expect("written");
+    mount.kill9();
+    std::fs::rename(&objects, &aside).expect("moved");
+    server
+        .try_mount("a", &[])
+        .map(sluice_tests::Mount::umount)
+        .expect_err("refused")
+        .refused_with(&["holds no volume"]);
+    assert!(state.join("journal").exists(), "it has what was acked");
+    std::fs::remove_dir_all(&objects).expect("removed");
+    std::fs::rename(&aside, &objects).expect("moved");
+    let mount = server.mount("a");
+    assert_eq!(std::fs::read(mount.path("file")).expect("read"), b"text");
+    mount.umount();
+    std::fs::remove_dir_all(&state).expect("removed");
+    server.kill9();
+    fails(1, &["does not answer"]);
+}

@@ -57,8 +57,17 @@ pub fn noted(volume: &str) -> impl Iterator<Item = PathBuf> {
     links(volume).map(|(_, dir)| dir)
 }
 
+/// Where journals of a volume were noted by whoever has `base` for what [`default_base`] is here.
+pub fn noted_in(base: &Path, volume: &str) -> impl Iterator<Item = PathBuf> {
+    links_in(Some(base.join(NOTES)), volume).map(|(_, dir)| dir)
+}
+
 fn links(volume: &str) -> impl Iterator<Item = (PathBuf, PathBuf)> {
-    let entries = notes().and_then(|notes| fs::read_dir(notes).ok()).into_iter().flatten().flatten();
+    links_in(notes(), volume)
+}
+
+fn links_in(notes: Option<PathBuf>, volume: &str) -> impl Iterator<Item = (PathBuf, PathBuf)> {
+    let entries = notes.and_then(|notes| fs::read_dir(notes).ok()).into_iter().flatten().flatten();
     let prefix = format!("{volume}-");
     let of_it = entries.filter(move |entry| entry.file_name().to_string_lossy().starts_with(&prefix));
     of_it.filter_map(|entry| Some((entry.path(), fs::read_link(entry.path()).ok()?)))
@@ -69,8 +78,10 @@ pub fn link(volume: &str, dir: &Path) -> Option<PathBuf> {
     Some(notes()?.join(format!("{volume}-{:08x}", crc32c(dir.as_os_str().as_bytes()))))
 }
 
+const NOTES: &str = "journals";
+
 fn notes() -> Option<PathBuf> {
-    Some(default_base()?.join("journals"))
+    Some(default_base()?.join(NOTES))
 }
 
 fn point_at(volume: &str, dir: &Path) -> std::io::Result<()> {

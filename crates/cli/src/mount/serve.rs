@@ -12,6 +12,8 @@ use crate::{
     config::VolumeConfig,
     control::{Ending, Served, Server, Socket, Taken},
     detach::Detaching,
+    directory,
+    format::{Traces, empty_dir},
     guard,
     lock::VolumeLock,
     metrics::{Lease, Metrics, Probe, VolumeSource},
@@ -27,7 +29,7 @@ use sluice_base::SystemClock;
 use sluice_fuse::{LeftMount, ServeOptions, Session};
 use sluice_join::{KEEP_INTERVAL, Reporter, keep};
 use sluice_run::task;
-use std::{fs, path::Path, process::ExitCode, sync::Arc, time::Duration};
+use std::{path::Path, process::ExitCode, sync::Arc, time::Duration};
 use tokio::{runtime::Runtime, sync::watch};
 
 /// A mount's own part of the volume at work, with what speaks of it.
@@ -48,8 +50,27 @@ struct Mounted {
 
 /// Mounts, or goes on with a mount, and serves it to its end.
 pub fn serve(args: &MountArgs, place: &Place, mountpoint: &Path, runtimes: &Runtimes) -> anyhow::Result<ExitCode> {
+    let mut traces = Traces::default();
+    match start(args, place, mountpoint, runtimes, &mut traces) {
+        Ok((reached, mounted)) => run(args, place, mountpoint, &runtimes.io, reached, mounted),
+        Err(error) => {
+            place.remove(traces);
+            Err(error)
+        }
+    }
+}
+
+/// Mounts, or goes on with a mount.
+fn start(
+    args: &MountArgs,
+    place: &Place,
+    mountpoint: &Path,
+    runtimes: &Runtimes,
+    traces: &mut Traces,
+) -> anyhow::Result<(Reached, Mounted)> {
     let (dir, runtime) = (&place.state, &runtimes.io);
-    fs::create_dir_all(dir).with_context(|| format!("making {}", dir.display()))?;
+    traces.make_dir(dir)?;
+    place.options(args).cache(dir).map_or(Ok(()), |cache| traces.make_dir(&cache))?;
     let (lock, metrics) = if args.takeover {
         // Somebody else's yet.
         (None, None)
@@ -77,10 +98,27 @@ pub fn serve(args: &MountArgs, place: &Place, mountpoint: &Path, runtimes: &Runt
                 .with_context(|| takeover::lost(args, mountpoint))?
         }
     };
-    run(args, place, mountpoint, runtime, reached, mounted)
+    Ok((reached, mounted))
 }
 
 impl Place {
+    /// Takes away what a start that failed has made: nothing was acked in it.
+    fn remove(&self, traces: Traces) {
+        let dir = &self.state;
+        if traces.has_made(dir) {
+            // Another process may have begun here meanwhile.
+            let Ok(Ok(_lock)) = VolumeLock::look(dir) else { return };
+            if let Ok(Some(config)) = directory::load(dir) {
+                kept::forget(&config.id, dir);
+            }
+            let cache = self.cache.as_ref().filter(|cache| traces.has_made(cache));
+            for made in cache.into_iter().chain([dir]) {
+                let _ = empty_dir(made);
+            }
+        }
+        traces.remove(dir);
+    }
+
     /// For who recovers what this mount may leave.
     fn record(&self, args: &MountArgs, mountpoint: &Path) -> Record {
         let cache = self.options(args).cache(&self.state);
@@ -269,7 +307,7 @@ fn run(
 
 /// A mount's directory is of one volume; its journal begins with the first mount.
 fn remember(dir: &Path, config: &VolumeConfig) -> anyhow::Result<()> {
-    match crate::directory::load(dir)? {
+    match directory::load(dir)? {
         Some(known) if known.id != config.id => bail!(
             "{} has the journal of a mount of volume {}, the server has volume {}: choose another --journal",
             dir.display(),

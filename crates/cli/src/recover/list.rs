@@ -48,6 +48,13 @@ pub fn print(meta: &str, volume: &str, found: &[Found]) {
                 }
             }
             State::Held(holder) => out!("  state    in use by {holder}; left alone: that process stores what it has"),
+            State::Foreign { user, holder: Some(holder) } => {
+                out!("  state    of user {user}, in use by {holder}; left alone: that process stores what it has");
+            }
+            State::Foreign { user, holder: None } => {
+                out!("  state    of user {user}; not looked at");
+                out!("  do       as {user}: {}", command(meta, dir));
+            }
             State::Damaged(error) => {
                 out!("  state    cannot be read: {}", describe(error));
                 out!("  do       keep a copy of it; nothing was touched");
@@ -83,6 +90,10 @@ fn journal(meta: &str, found: &Found) -> Value {
     });
     match state {
         State::Missing => value["state"] = "missing".into(),
+        State::Foreign { user, holder } => {
+            (value["state"], value["user"]) = ("other user".into(), user.as_str().into());
+            (value["held_by"], value["command"]) = (holder.as_deref().into(), command(meta, dir).into());
+        }
         State::Held(holder) => (value["state"], value["held_by"]) = ("in use".into(), holder.as_str().into()),
         State::Damaged(error) => (value["state"], value["error"]) = ("damaged".into(), describe(error).into()),
         State::Left(left, bytes) => {
