@@ -125,6 +125,41 @@ fn names_do_not_arrive_before_their_bytes() {
     gateway.stop();
 }
 
+/// Inline, packed, and in a slot of its own.
+const LENS: [usize; 4] = [100, 8192, 40_000, 300_000];
+
+/// What the file with this name was written with.
+fn synced(name: &str) -> Vec<u8> {
+    let numbers = name.split_once('-').and_then(|(writer, number)| Some((writer.parse().ok()?, number.parse().ok()?)));
+    let (writer, number): (u64, usize) = numbers.expect("two numbers");
+    noise(writer * 10 + number as u64, LENS[number])
+}
+
+/// Files by several writers at once, whose fsyncs share what they wait for. A directory's fsync is for its names.
+fn write_synced(mount: &Mount, writers: usize) {
+    std::thread::scope(|scope| {
+        for writer in 0..writers {
+            scope.spawn(move || {
+                for name in (0..LENS.len()).map(|number| format!("{writer}-{number}")) {
+                    let mut file = File::create_new(mount.path(&name)).unwrap();
+                    file.write_all(&synced(&name)).unwrap();
+                    file.sync_all().unwrap();
+                }
+            });
+        }
+    });
+    fs::create_dir(mount.path("directory")).unwrap();
+    fs::rename(mount.path("0-0"), mount.path("directory/renamed")).unwrap();
+    File::open(mount.path("directory")).unwrap().sync_all().unwrap();
+}
+
+fn check_synced(mount: &Mount, writers: usize, wanted: impl Fn(&str) -> Vec<u8>) {
+    for name in (0..writers).flat_map(|writer| (0..LENS.len()).map(move |number| format!("{writer}-{number}"))) {
+        let path = if name == "0-0" { "directory/renamed" } else { &name };
+        assert!(fs::read(mount.path(path)).unwrap() == wanted(&name), "{name} differs");
+    }
+}
+
 /// In tier `object` what fsync returned for is in the store: the host may be lost in that moment.
 #[test]
 fn what_fsync_returned_for_survives_its_host() {
@@ -135,38 +170,14 @@ fn what_fsync_returned_for_survives_its_host() {
     let first = object(gateway.credentials(Volume::new()).option("--store", &store));
     let mount = first.up();
     assert_eq!(mount.status()["numbers"]["tier"], "object");
-    // Inline, packed, and in a slot of its own; several at once, whose fsyncs share what they wait for.
-    let lens = [100, 8192, 40_000, 300_000];
-    std::thread::scope(|scope| {
-        for writer in 0..4_u64 {
-            let root = mount.root();
-            scope.spawn(move || {
-                for (number, len) in lens.into_iter().enumerate() {
-                    let mut file = File::create_new(root.join(format!("{writer}-{number}"))).unwrap();
-                    file.write_all(&noise(writer * 10 + number as u64, len)).unwrap();
-                    file.sync_all().unwrap();
-                }
-            });
-        }
-    });
-    // A directory's fsync is for its names.
-    fs::create_dir(mount.path("directory")).unwrap();
-    fs::rename(mount.path("0-0"), mount.path("directory/renamed")).unwrap();
-    File::open(mount.path("directory")).unwrap().sync_all().unwrap();
+    write_synced(&mount, 4);
     mount.kill9();
     fs::remove_dir_all(first.dir()).unwrap();
     let second = object(gateway.credentials(Volume::new()));
     let ran = recover(&second, &store).ok();
     assert!(!ran.stderr.contains("had not arrived"), "{ran:?}");
     let mount = second.up();
-    for writer in 0..4_u64 {
-        for (number, len) in lens.into_iter().enumerate() {
-            let name =
-                if (writer, number) == (0, 0) { "directory/renamed".into() } else { format!("{writer}-{number}") };
-            let is = fs::read(mount.path(&name)).unwrap();
-            assert!(is == noise(writer * 10 + number as u64, len), "{name} differs");
-        }
-    }
+    check_synced(&mount, 4, synced);
     mount.umount();
     second.fsck_is_clean();
     gateway.stop();
@@ -188,19 +199,7 @@ fn what_fsync_returned_for_survives_mount_and_server() {
     assert_eq!((mount.tier(), other.tier()), ("object".into(), "journal".into()));
     // Its bytes are nobody's business here.
     fs::write(other.path("of the other"), noise(77, 300_000)).unwrap();
-    let lens = [100, 8192, 40_000, 300_000];
-    std::thread::scope(|scope| {
-        for writer in 0..12_u64 {
-            let root = mount.root();
-            scope.spawn(move || {
-                for (number, len) in lens.into_iter().enumerate() {
-                    let mut file = File::create_new(root.join(format!("{writer}-{number}"))).unwrap();
-                    file.write_all(&noise(writer * 10 + number as u64, len)).unwrap();
-                    file.sync_all().unwrap();
-                }
-            });
-        }
-    });
+    write_synced(&mount, 12);
     let sync = rustix::fs::OFlags::SYNC.bits() as i32;
     let mut file = File::options().write(true).create_new(true).custom_flags(sync).open(mount.path("o_sync")).unwrap();
     file.write_all(&noise(500, 50_000)).unwrap();
@@ -208,9 +207,6 @@ fn what_fsync_returned_for_survives_mount_and_server() {
     let mut again = File::options().write(true).open(mount.path("1-3")).unwrap();
     again.write_all(&noise(501, 200_000)).unwrap();
     again.sync_data().unwrap();
-    fs::create_dir(mount.path("directory")).unwrap();
-    fs::rename(mount.path("0-0"), mount.path("directory/renamed")).unwrap();
-    File::open(mount.path("directory")).unwrap().sync_all().unwrap();
     drop((file, again));
     mount.kill9();
     server.kill9();
@@ -223,18 +219,13 @@ fn what_fsync_returned_for_survives_mount_and_server() {
     recover(&second, &store).ok();
     let mount = second.up();
     assert_eq!(mount.tier(), "object", "it is the volume's");
-    for writer in 0..12_u64 {
-        for (number, len) in lens.into_iter().enumerate() {
-            let name =
-                if (writer, number) == (0, 0) { "directory/renamed".into() } else { format!("{writer}-{number}") };
-            let is = fs::read(mount.path(&name)).unwrap();
-            let mut wanted = noise(writer * 10 + number as u64, len);
-            if (writer, number) == (1, 3) {
-                wanted[..200_000].copy_from_slice(&noise(501, 200_000));
-            }
-            assert!(is == wanted, "{name} differs");
+    check_synced(&mount, 12, |name| {
+        let mut wanted = synced(name);
+        if name == "1-3" {
+            wanted[..200_000].copy_from_slice(&noise(501, 200_000));
         }
-    }
+        wanted
+    });
     assert!(fs::read(mount.path("o_sync")).unwrap() == noise(500, 50_000));
     mount.umount();
     gateway.stop();
