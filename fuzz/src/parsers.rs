@@ -14,10 +14,11 @@ use sluice_journal::{
     Journal, JournalError, JournalOptions, Place, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES, Seq, parse_record,
 };
 use sluice_meta::{
+    dump::Dump,
     extent::{FileExtents, decode_runs},
     records::{DirStat, Dirent, Inode, ObjectRecord, SessionRecord, Usage},
     rpc::message::{Ack, Method, Push, is_reply, parse},
-    store::Record,
+    store::{MemoryLog, MemoryTables, MetaStore, Options as MetaOptions, Record},
 };
 use sluice_object::{
     StoreUrl,
@@ -42,9 +43,10 @@ pub use peers::{member_list, node_messages, unstored_bytes};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const TARGETS: [Target; 19] = [
+pub const TARGETS: [Target; 20] = [
     ("credentials_ini", credentials_ini),
     ("data_note", data_note),
+    ("dump", dump),
     ("extent_records", extent_records),
     ("fuse_request", fuse_request),
     ("hand_over", hand_over),
@@ -71,6 +73,8 @@ pub const OBJECT: ObjectId = ObjectId([0xa5; 16]);
 const SEGMENT: u64 = 1;
 /// docs/disk-format.md, "Scrub".
 const SCRUB_RECORD_BYTES: usize = 128;
+/// The checksum of a line, and its newline.
+const DUMP_TAIL_BYTES: usize = 19;
 
 /// One record of a journal segment.
 pub fn journal_record(bytes: &[u8]) {
@@ -140,6 +144,30 @@ pub fn metadata_record(bytes: &[u8]) {
     assert!(record.entries().is_sorted_by(|a, b| a.0 < b.0));
     assert_eq!(record.batch().entries().len(), record.entries().len());
     record.attachments().iter().for_each(|(header, _)| drop(DataNote::decode(header)));
+}
+
+/// A volume's metadata as text: as it is, and with the checksums of its lines made right.
+pub fn dump(bytes: &[u8]) {
+    let (mut sealed, mut crc) = (Vec::new(), 0_u32);
+    for line in bytes.split_inclusive(|byte| *byte == b'\n') {
+        let (text, _) = line.split_at(line.len().saturating_sub(DUMP_TAIL_BYTES));
+        let mut sum = Crc32c::default();
+        [&crc.to_le_bytes(), text].into_iter().for_each(|part| sum.update(part));
+        crc = sum.value();
+        sealed.extend([text, format!(",\"crc\":\"{crc:08x}\"}}\n").as_bytes()].concat());
+    }
+    for text in [bytes, &sealed] {
+        let Ok(dump) = Dump::open(text) else { continue };
+        let (header, tables) = (dump.header().clone(), Arc::new(MemoryTables::default()));
+        let Ok((seq, _)) = dump.load(&*tables, Seq(header.seq), |_| {}) else { continue };
+        let store = MetaStore::new(tables, Arc::new(MemoryLog::default()), seq, MetaOptions::default());
+        let mut again = Vec::new();
+        // Values that are kept as they are may be any, and a name may be there twice.
+        if sluice_meta::dump::dump(&store, header, &mut again, |_| {}).is_ok() {
+            let tables = MemoryTables::default();
+            Dump::open(&again[..]).and_then(|dump| dump.load(&tables, seq, |_| {})).expect("what was dumped is loaded");
+        }
+    }
 }
 
 /// What the metadata tables hold besides extents.

@@ -13,6 +13,7 @@ use sluice_join::methods::{Report, Unstored, encode_pieces};
 use sluice_journal::{Class, Journal, SEGMENT_HEADER_BYTES};
 use sluice_meta::{
     Attachment, Caller, DataChange, Namespace, NewNode, SizeChange, XattrMode,
+    dump::{FORMAT, Header, dump},
     extent::{Extent, FileExtents, Place},
     records::{Claimed, DirStat, Dirent, Inode, ObjectRecord, ObjectState, SessionRecord, Usage, mode},
     rpc::{AssertedLock, Body, Extents, LockKind, LockMode, LockRange, Name, message::*},
@@ -42,6 +43,7 @@ pub fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     add("journal_record", vec![("empty", records[..40].to_vec()), ("data", records[40..].to_vec())]);
     add("journal_segment", vec![("two_records", records)]);
     add("metadata_record", transactions());
+    add("dump", vec![("small", dumped())]);
     add("metadata_rpc", messages());
     add("value_records", values());
     add("extent_records", extents());
@@ -112,6 +114,41 @@ fn transactions() -> Vec<(&'static str, Vec<u8>)> {
     namespace.unlink(Ino::ROOT, b"file", &|_| false).expect("a name");
     let names = ["format", "ids", "mkdir", "create", "write", "setxattr", "unlink"];
     names.into_iter().zip(log.records()).map(|(name, (_, _, bytes))| (name, bytes)).collect()
+}
+
+/// A directory, a link and a name that is no text.
+fn dumped() -> Vec<u8> {
+    let store =
+        MetaStore::new(Arc::new(MemoryTables::default()), Arc::new(MemoryLog::default()), Seq(0), Options::default());
+    let (store, clock, caller) = (Arc::new(store), ManualClock::default(), Caller { uid: 1000, gid: 100 });
+    let namespace = Namespace::new(store.clone(), Arc::new(clock));
+    namespace.format(caller).expect("an empty volume");
+    let node = |mode| NewNode { mode, rdev: 0, target: b"dir/\xff" };
+    namespace.create(Ino::ROOT, b"dir", node(mode::DIRECTORY | 0o755), caller).expect("a new name");
+    namespace.create(Ino::ROOT, b"link\xfe", node(mode::SYMLINK | 0o777), caller).expect("a new name");
+    let file = namespace.create(Ino::ROOT, b"file", node(mode::REGULAR | 0o644), caller).expect("a new name").value;
+    let change = DataChange {
+        extents: vec![Extent { offset: 5, len: 9, place: Some(Place { object: OBJECT, offset: 40_000 }) }],
+        size: SizeChange::AtLeast(14),
+        new_objects: vec![(OBJECT, SessionId(1))],
+        ..DataChange::default()
+    };
+    namespace.change_data(file.ino, &mut FileExtents::default(), &change).expect("a regular file");
+    namespace.setxattr(file.ino, b"user.a", b"value", XattrMode::Set).expect("a file");
+    let header = Header {
+        format: FORMAT,
+        volume: VOLUME.to_string(),
+        store: "file:objects".into(),
+        durability: "journal".into(),
+        seq: store.visible().0,
+        wall_secs: 1_700_000_000,
+        segment_bytes: 32 << 10,
+        object_bytes: 4 << 20,
+        span_bytes: 64 << 20,
+    };
+    let mut out = Vec::new();
+    dump(&store, header, &mut out, |_| {}).expect("sound metadata");
+    out
 }
 
 /// A mount in which nothing is open, and one with a file that is open twice and has no name, a listing, and bytes that were lost.

@@ -21,6 +21,8 @@ use std::{
 
 /// The newest layout.
 pub const FORMAT: u32 = 1;
+/// More changes than any volume has.
+const SEQ_MAX: u64 = u64::MAX / 2;
 /// A line has at most so many bytes: the longest is an extent record of a few thousand runs, or a session's result.
 const LINE_BYTES_MAX: usize = 16 << 20;
 /// What ends a line: `,"crc":"` and 8 hexadecimal digits and `"}`.
@@ -217,7 +219,7 @@ impl<R: BufRead> Dump<R> {
             None => return Err(LoadError::Other),
         }
         match dump.parse()? {
-            Line::Header(header) => dump.header = header,
+            Line::Header(header) if header.seq <= SEQ_MAX => dump.header = header,
             _ => return Err(LoadError::Other),
         }
         Ok(dump)
