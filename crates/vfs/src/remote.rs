@@ -81,7 +81,7 @@ pub struct Remote {
     /// Since when, and why, the server does not answer.
     silence: Mutex<Option<(Duration, String)>>,
     gate: hand_over::Gate,
-    shipped: ship::Shipped,
+    shipped: ship::Shared,
 }
 
 impl Remote {
@@ -117,7 +117,7 @@ impl Remote {
             dropped: Mutex::default(),
             silence: Mutex::default(),
             gate: hand_over::Gate::default(),
-            shipped: ship::Shipped::default(),
+            shipped: ship::Shared::default(),
         };
         remote.cache.restart(remote.session.pushes, &mut Vec::new());
         remote
