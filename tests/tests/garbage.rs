@@ -91,7 +91,7 @@ fn readers_of_a_served_volume_go_on_through_a_repack() {
     if skipped_in_local_mode("readers_of_a_served_volume_go_on_through_a_repack") {
         return;
     }
-    let server = Server::with(&SOON);
+    let server = Server::with(&[&SOON[..], &["--lease", "2s"]].concat());
     let writer = server.try_mount("writer", &["--upload-delay", "100ms"]).unwrap();
     let reader = server.try_mount("reader", &["--cache", "none"]).unwrap();
     let sleeper = server.try_mount("sleeper", &["--cache", "none"]).unwrap();

@@ -58,7 +58,8 @@ pub struct GcOptions {
     /// bytes alive are rewritten. 0 leaves all that to `sluice gc`
     #[arg(long = "gc-interval", default_value = "10m", value_name = "TIME", value_parser = ValueParser::new(units::parse_time))]
     interval: Duration,
-    /// How long an object must be without users before it is deleted
+    /// How long an object must be without users before it is deleted, as seen by a process that runs all the time; `serve` takes at
+    /// least twice --lease
     #[arg(long = "gc-min-age", default_value = "1h", value_name = "TIME", value_parser = ValueParser::new(units::parse_time))]
     min_age: Duration,
 }

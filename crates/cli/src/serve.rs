@@ -20,7 +20,7 @@ use clap::builder::ValueParser;
 use sluice_join::MetaService;
 use sluice_meta::rpc;
 use sluice_object::StoreUrl;
-use sluice_vfs::Settings;
+use sluice_vfs::{Settings, gc::GcSettings};
 use std::{ffi::OsString, net::SocketAddr, path::Path, process::ExitCode, sync::Arc, time::Duration};
 use tokio::runtime::Runtime;
 
@@ -137,7 +137,10 @@ fn serve(args: &ServeArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<Exit
     let service = MetaService::new(sessions, running.vfs.clone(), committer, clock.clone(), id, told);
     let files = Arc::downgrade(&service);
     let relocate = move |ino, moved: &[_]| files.upgrade().map_or(Ok(0), |service| service.relocate(ino, moved));
-    running.collect_garbage(args.gc.settings(), Some(Box::new(relocate)));
+    // Longer than a mount believes what it knew before.
+    let collecting = args.gc.settings();
+    let min_age = collecting.min_age.max(2 * args.lease);
+    running.collect_garbage(GcSettings { min_age, ..collecting }, Some(Box::new(relocate)));
     service.ship_with(running.shipped.clone());
     let result = runtime.block_on(async {
         let listening =

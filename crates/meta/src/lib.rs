@@ -16,6 +16,6 @@ pub mod store;
 
 pub use error::{Error, Result};
 pub use namespace::{
-    Attachment, Attr, Caller, DataChange, DirEntry, Moved, Namespace, NewNode, RenameMode, SetAttributes, SetTime,
-    SizeChange, Unlinked, XattrMode, atime_is_due,
+    Attachment, Attr, Caller, DataChange, DirEntry, FileSpan, Moved, Namespace, NewNode, RenameMode, SetAttributes,
+    SetTime, SizeChange, Unlinked, XattrMode, atime_is_due,
 };

@@ -18,7 +18,7 @@ pub use data::{Attachment, DataChange, SizeChange};
 pub use directory::DirEntry;
 pub use names::{NewNode, Unlinked};
 pub(crate) use names::{count, put_entry};
-pub use objects::Moved;
+pub use objects::{FileSpan, Moved};
 pub(crate) use once::{Effects, InSession, Once};
 pub use rename::RenameMode;
 pub use xattrs::XattrMode;

@@ -10,16 +10,19 @@ mod find;
 mod repack;
 
 use crate::{Failure, Ship, Vfs, away::on_thread};
-use find::Found;
 use futures::{StreamExt, stream};
 use serde::Serialize;
-use sluice_base::{Errno, Ino, ObjectId, Seq, Timestamp};
+use sluice_base::{Errno, Ino, ObjectId, Seq};
 use sluice_meta::{Moved, Namespace};
-use sluice_run::{collections::HashSet, lock::Mutex, task::JoinHandle};
+use sluice_run::{
+    collections::{HashMap, HashSet},
+    lock::Mutex,
+    task::JoinHandle,
+};
 use std::{
     sync::{
         Arc, Weak,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Duration,
 };
@@ -111,13 +114,16 @@ enum GcError {
 pub struct Gc {
     parts: GcParts,
     settings: GcSettings,
-    /// By the monotonic and by the wall clock: the wall may be set meanwhile.
-    began: (Duration, Timestamp),
+    /// When this process has seen a tombstone first, by a clock that nobody sets.
+    seen: Mutex<HashMap<ObjectId, Duration>>,
     status: Mutex<GcStatus>,
     deleted: AtomicU64,
     undeleted: Mutex<Vec<ObjectId>>,
-    /// Objects of which not all could be read: left as they are.
+    /// Objects of which not all is there: left as they are.
     unread: Mutex<HashSet<ObjectId>>,
+    stopping: AtomicBool,
+    /// Held by what works on a thread.
+    at_work: Mutex<()>,
     now: Notify,
     task: Mutex<Option<JoinHandle<()>>>,
 }
@@ -125,16 +131,16 @@ pub struct Gc {
 impl Gc {
     /// One that does nothing yet.
     pub fn new(parts: GcParts, settings: GcSettings) -> Arc<Self> {
-        let clock = &parts.vfs.parts.clock;
-        let began = (clock.monotonic(), clock.wall());
         Arc::new(Self {
             parts,
             settings,
-            began,
+            seen: Mutex::default(),
             status: Mutex::default(),
             deleted: AtomicU64::new(0),
             undeleted: Mutex::default(),
             unread: Mutex::default(),
+            stopping: false.into(),
+            at_work: Mutex::default(),
             now: Notify::new(),
             task: Mutex::default(),
         })
@@ -148,11 +154,13 @@ impl Gc {
         }
     }
 
-    /// Ends.
+    /// Ends: on return nothing is changed any more.
     pub fn stop(&self) {
+        self.stopping.store(true, Relaxed);
         if let Some(task) = self.task.lock().take() {
             task.abort();
         }
+        drop(self.at_work.lock());
     }
 
     /// How it stands.
@@ -174,7 +182,8 @@ impl Gc {
         let mut status = self.status.lock();
         status.trouble = match outcome {
             Ok(()) => {
-                (status.passes, status.ended_secs) = (status.passes + 1, self.wall().secs.try_into().unwrap_or(0));
+                (status.passes, status.ended_secs) =
+                    (status.passes + 1, self.parts.vfs.parts.clock.wall().secs.try_into().unwrap_or(0));
                 None
             }
             Err(GcError::Stopping) => None,
@@ -193,15 +202,15 @@ impl Gc {
             (status.stored_bytes, status.dead_bytes) = (found.stored_bytes, found.dead_bytes);
             (status.tombstones, status.worn_objects) = (found.tombstones, found.worn.len() as u64);
         }
-        let Found { dead, expired, .. } = &found;
-        let dead = dead.clone();
-        self.on_thread(move |gc| dead.iter().try_for_each(|id| gc.parts.namespace.bury_object(*id).map(drop)))
+        let dead = found.dead.clone();
+        self.on_thread(move |gc| dead.iter().try_for_each(|id| gc.checked(|names| names.bury_object(*id)).map(drop)))
             .await??;
-        self.delete(expired.clone(), upto).await?;
-        if found.is_worth_a_repack() {
-            self.repack(found.worn).await?;
+        let deleted = self.delete(found.expired.clone(), upto).await;
+        if matches!(deleted, Err(GcError::Stopping)) || !found.is_worth_a_repack() {
+            return deleted;
         }
-        Ok(())
+        // A store that does not delete may well take new objects.
+        self.repack(found.worn).await.and(deleted)
     }
 
     /// Deletes tombstones whose time has come. `upto` is a record behind which all of them were made ones.
@@ -215,11 +224,17 @@ impl Gc {
         }
         // Record first: who refers to it at this moment keeps it, who comes later finds that it is gone.
         let dropped = self.on_thread(move |gc| {
-            let drop_one =
-                |id: ObjectId| gc.parts.namespace.drop_tombstone(id).map(|is_dropped| is_dropped.then_some(id));
-            expired.into_iter().filter_map(|id| drop_one(id).transpose()).collect::<sluice_meta::Result<Vec<_>>>()
+            let mut dropped = Vec::new();
+            for id in expired {
+                match gc.checked(|names| names.drop_tombstone(id)) {
+                    Ok(is_dropped) => dropped.extend(is_dropped.then_some(id)),
+                    Err(error) => return (dropped, Err(error)),
+                }
+            }
+            (dropped, Ok(()))
         });
-        due.extend(dropped.await??);
+        let (mut dropped, outcome) = dropped.await?;
+        due.append(&mut dropped);
         let Vfs { parts, .. } = &*self.parts.vfs;
         let synced = parts.committer.wait_synced(parts.journal.written()).await;
         if synced.is_err() {
@@ -241,31 +256,16 @@ impl Gc {
                 }
             }
         }
-        failed.map_or(Ok(()), |error| Err(error.into()))
+        outcome.and(failed.map_or(Ok(()), |error| Err(error.into())))
     }
 
-    /// Now, as a clock tells that nobody sets forward.
-    fn wall(&self) -> Timestamp {
-        let clock = &self.parts.vfs.parts.clock;
-        let (monotonic, wall) = self.began;
-        let passed = (clock.monotonic() - monotonic).as_secs() as i64;
-        let here = clock.wall();
-        if here.seconds_since(wall) > passed {
-            Timestamp { secs: wall.secs.saturating_add(passed), ..wall }
-        } else {
-            here
-        }
-    }
-
-    /// Whether a tombstone may go. What is older than this process is judged only when that is old enough itself: by which clock it was made is
-    /// not known.
-    fn is_old(&self, since: Timestamp) -> bool {
-        let runs = self.parts.vfs.parts.clock.monotonic() - self.began.0;
-        runs >= self.settings.min_age && self.wall().seconds_since(since) >= self.settings.min_age.as_secs() as i64
+    /// A change of the metadata, unless everything ends.
+    fn checked<T>(&self, change: impl FnOnce(&Namespace) -> sluice_meta::Result<T>) -> Result<T, GcError> {
+        if self.is_stopping() { Err(GcError::Stopping) } else { Ok(change(&self.parts.namespace)?) }
     }
 
     fn is_stopping(&self) -> bool {
-        self.parts.vfs.draining.load(Relaxed)
+        self.stopping.load(Relaxed) || self.parts.vfs.draining.load(Relaxed)
     }
 
     async fn on_thread<T: Send + 'static>(
@@ -273,7 +273,11 @@ impl Gc {
         work: impl FnOnce(&Self) -> T + Send + 'static,
     ) -> Result<T, GcError> {
         let gc = self.clone();
-        on_thread(move || work(&gc)).await.ok_or(GcError::Panicked)
+        let done = on_thread(move || {
+            let _at_work = gc.at_work.lock();
+            (!gc.stopping.load(Relaxed)).then(|| work(&gc))
+        });
+        done.await.ok_or(GcError::Panicked)?.ok_or(GcError::Stopping)
     }
 }
 

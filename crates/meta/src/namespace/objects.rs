@@ -5,8 +5,8 @@ use crate::{
     Error, Result,
     extent::{Extent, FileExtents, Place, decode_runs},
     keys,
-    records::{ObjectDelta, ObjectRecord, ObjectState},
-    store::Committed,
+    records::{Inode, ObjectDelta, ObjectRecord, ObjectState},
+    store::{Committed, Txn},
 };
 use sluice_base::{Ino, ObjectId, SessionId};
 use sluice_run::Bug;
@@ -106,7 +106,7 @@ impl Namespace {
         keys_max: usize,
     ) -> Result<(Vec<FileSpan>, Option<FileSpan>)> {
         let (_, to) = keys::whole_table(b'e');
-        let (mut found, mut next, mut failed) = (Vec::new(), None, None);
+        let (mut found, mut next) = (Vec::new(), None);
         let (mut count, mut at) = (0, from);
         self.store.snapshot().scan(&keys::extent(from.0, from.1, 0), &to, &mut |key, value| {
             let here = (Ino(keys::number_at(key, 1)), keys::number_at(key, 9));
@@ -116,21 +116,16 @@ impl Namespace {
                 return ControlFlow::Break(());
             }
             at = here;
+            let names = |run: &Extent| run.place.is_some_and(|place| wanted(place.object));
             match decode_runs(value) {
-                Ok(runs) => {
-                    let names = |run: &Extent| run.place.is_some_and(|place| wanted(place.object));
-                    if found.last() != Some(&here) && runs.iter().any(names) {
-                        found.push(here);
-                    }
-                    ControlFlow::Continue(())
-                }
-                Err(error) => {
-                    failed = Some(error);
-                    ControlFlow::Break(())
-                }
+                Ok(runs) if found.last() != Some(&here) && runs.iter().any(names) => found.push(here),
+                Ok(_) => {}
+                // `fsck` says more of it. The others must not wait for that.
+                Err(error) => tracing::warn!(ino = %here.0, span = here.1, %error, "extents that are not looked at"),
             }
+            ControlFlow::Continue(())
         })?;
-        failed.map_or(Ok((found, next)), Err)
+        Ok((found, next))
     }
 
     /// Lets the bytes `moved` of a file be found where they were moved to, as far as the file still has them where they were. Its extents must be
@@ -151,7 +146,9 @@ impl Namespace {
         }
         change.extents.truncate(RELOCATED_MAX);
         if !change.extents.is_empty() {
-            self.change_data(ino, extents, &change)?;
+            // Who removes a file does so in steps, and not under its lock.
+            let is_there = |_: &mut Txn<'_>, inode: &Inode| if inode.nlink > 0 { Ok(()) } else { Err(Error::Stale) };
+            self.change_data_at(ino, extents, &change, None, is_there)?;
         }
         Ok(change.extents.iter().map(|extent| extent.len).sum())
     }

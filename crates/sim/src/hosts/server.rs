@@ -51,8 +51,8 @@ pub fn serve(host: &Host) -> anyhow::Result<Arc<Server>> {
     let relocate = move |ino, moved: &[_]| files.upgrade().map_or(Ok(0), |service| service.relocate(ino, moved));
     let parts =
         GcParts { vfs: work.vfs.clone(), namespace: namespace.clone(), ship: None, relocate: Box::new(relocate) };
-    // As short as nobody may believe what he knew before.
-    let min_age = rpc::Settings::default().lease;
+    // As short as `sluice serve` takes.
+    let min_age = 2 * rpc::Settings::default().lease;
     work.vfs.collect_garbage(parts, GcSettings { interval: Duration::from_secs(1), min_age, ..GcSettings::default() });
     let listening = sluice_net::Server::bind(server_address(), service.clone(), ServerOptions::default(), clock);
     let listening = simulation::block_on(listening)?;

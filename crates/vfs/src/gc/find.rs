@@ -5,10 +5,12 @@ use sluice_base::{ObjectId, SessionId};
 use sluice_meta::records::{ObjectRecord, ObjectState};
 use sluice_object::StoredObject;
 use sluice_run::collections::HashMap;
-use std::ops::ControlFlow;
+use std::{ops::ControlFlow, time::Duration};
 
 /// Objects of each kind that one pass looks after.
 const OBJECTS_MAX: usize = 16 << 10;
+/// Tombstones whose age is known, 40 bytes each; the others wait for the deletion of these.
+const TOMBSTONES_MAX: usize = 256 << 10;
 /// Looking for the users of objects reads all extents of the volume: worth it when that part of what is stored comes free.
 const SHARE_WORTH: u64 = 64;
 
@@ -25,6 +27,10 @@ pub(super) struct Found {
     /// Under half alive.
     pub worn: Vec<ObjectId>,
     worn_bytes: u64,
+    now: Duration,
+    /// Tombstones of earlier passes, and of this one.
+    seen: HashMap<ObjectId, Duration>,
+    still: HashMap<ObjectId, Duration>,
     /// Never stored, and without users; with their writers.
     left: Vec<(ObjectId, SessionId)>,
 }
@@ -43,8 +49,12 @@ impl Found {
         match record.state {
             ObjectState::Tombstone if record.live_bytes == 0 => {
                 self.tombstones += 1;
-                if gc.is_old(record.since) {
+                let known = self.seen.remove(&id);
+                if known.is_some_and(|since| self.now.saturating_sub(since) >= gc.settings.min_age) {
                     add(&mut self.expired);
+                }
+                if self.still.len() < TOMBSTONES_MAX {
+                    self.still.insert(id, known.unwrap_or(self.now));
                 }
             }
             ObjectState::Open | ObjectState::Sealed
@@ -72,11 +82,13 @@ impl Found {
 
 impl Gc {
     pub(super) fn find(&self) -> Result<Found, GcError> {
-        let mut found = Found::default();
+        let (now, seen) = (self.parts.vfs.parts.clock.monotonic(), std::mem::take(&mut *self.seen.lock()));
+        let mut found = Found { now, seen, ..Found::default() };
         self.parts.namespace.objects(&mut |id, record| {
             found.note(self, id, &record);
             ControlFlow::Continue(())
         })?;
+        *self.seen.lock() = std::mem::take(&mut found.still);
         // Asked later than what they wrote was looked at, so that none is missed.
         let mut over: HashMap<SessionId, bool> = HashMap::default();
         for (id, session) in std::mem::take(&mut found.left) {

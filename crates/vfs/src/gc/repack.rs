@@ -4,12 +4,12 @@ use super::{Gc, GcError};
 use crate::Vfs;
 use bytes::Bytes;
 use sluice_base::{
-    Ino, ObjectId,
+    Errno, Ino, ObjectId,
     crc::segment_crc,
     limits::{OBJECT_BYTES, SEGMENT_BYTES, SPAN_BYTES},
 };
 use sluice_meta::{
-    Moved,
+    FileSpan, Moved,
     extent::{Extent, FileExtents, Place},
 };
 use sluice_run::collections::HashSet;
@@ -23,6 +23,8 @@ use std::{
 const KEYS_AT_ONCE: usize = 4096;
 /// Longest piece that is read at once.
 const PIECE_BYTES: u32 = 1 << 20;
+/// Objects that are remembered as damaged.
+const UNREAD_MAX: usize = 4096;
 /// Most pieces of one object, whose places go into few records of the log.
 const PIECES_MAX: usize = 4096;
 /// Pieces that are remembered, so that what two files share they go on sharing: 6 MiB.
@@ -55,7 +57,9 @@ impl Shared {
 struct Batch {
     id: ObjectId,
     payload: Vec<u8>,
-    moved: BTreeMap<Ino, Vec<Moved>>,
+    /// By span: each change is of one.
+    moved: BTreeMap<FileSpan, Vec<Moved>>,
+    /// Of all files.
     pieces: usize,
     bytes: u64,
     /// Of them, those that were in the cache.
@@ -67,7 +71,7 @@ impl Batch {
     fn place(&self, len: u32) -> Option<Place> {
         let end = self.payload.len();
         let offset = if len as usize >= SEGMENT_BYTES { end.next_multiple_of(SEGMENT_BYTES) } else { end };
-        let fits = offset + len as usize <= OBJECT_BYTES && self.pieces < PIECES_MAX;
+        let fits = offset + len as usize <= OBJECT_BYTES;
         fits.then_some(Place { object: self.id, offset: offset as u32 })
     }
 }
@@ -75,7 +79,7 @@ impl Batch {
 /// One look for the users of worn objects.
 struct Repack<'a> {
     gc: &'a Arc<Gc>,
-    worn: HashSet<ObjectId>,
+    worn: Arc<HashSet<ObjectId>>,
     batch: Batch,
     shared: Shared,
 }
@@ -84,7 +88,8 @@ impl Gc {
     /// Rewrites what is alive of `worn`.
     pub(super) async fn repack(self: &Arc<Self>, worn: Vec<ObjectId>) -> Result<(), GcError> {
         let batch = self.new_batch();
-        let mut repack = Repack { gc: self, worn: worn.into_iter().collect(), batch, shared: Shared::default() };
+        let mut repack =
+            Repack { gc: self, worn: Arc::new(worn.into_iter().collect()), batch, shared: Shared::default() };
         let mut from = Some((Ino(0), 0));
         while let Some(start) = from {
             let worn = repack.worn.clone();
@@ -92,6 +97,9 @@ impl Gc {
             let (spans, next) = self.on_thread(look).await??;
             for (ino, span) in spans {
                 repack.span(ino, span).await?;
+            }
+            if self.is_stopping() {
+                return Err(GcError::Stopping);
             }
             from = next;
         }
@@ -112,7 +120,11 @@ impl Repack<'_> {
             let mut extents = FileExtents::default();
             gc.parts.namespace.load_extents(ino, &mut extents, range.clone()).map(|()| extents.map(range))
         };
-        for extent in self.gc.on_thread(look).await?? {
+        let found = self.gc.on_thread(look).await?.unwrap_or_else(|error| {
+            tracing::warn!(%ino, span, %error, "extents that are not looked at");
+            Vec::new()
+        });
+        for extent in found {
             let Some(place) = extent.place.filter(|place| self.worn.contains(&place.object)) else { continue };
             let mut done = 0;
             while done < extent.len {
@@ -120,11 +132,14 @@ impl Repack<'_> {
                 let from = Place { offset: place.offset + done as u32, ..place };
                 match self.piece(ino, Extent { offset: extent.offset + done, len: len.into(), place: Some(from) }).await
                 {
-                    // Damaged, or not to be had: it stays where it is, for whoever asks for it.
-                    Err(GcError::Unread(object, error)) => {
-                        tracing::warn!(%object, %error, "an object with few users is not rewritten: its bytes are not to be had");
-                        self.gc.unread.lock().insert(object);
-                        self.worn.remove(&object);
+                    // Damaged, or gone: it stays where it is, for whoever asks for it.
+                    Err(GcError::Unread(object, error @ (Errno::EIO | Errno::ENOENT))) => {
+                        tracing::warn!(%object, %error, "an object with few users is not rewritten: its bytes are not there");
+                        let mut unread = self.gc.unread.lock();
+                        if unread.len() < UNREAD_MAX {
+                            unread.insert(object);
+                        }
+                        Arc::make_mut(&mut self.worn).remove(&object);
                         break;
                     }
                     other => other?,
@@ -142,12 +157,13 @@ impl Repack<'_> {
             None => self.copy(from, len).await?,
         };
         let moved = Moved { offset: extent.offset, len, from, to };
-        if to.object == self.batch.id {
-            self.batch.moved.entry(ino).or_default().push(moved);
-            return Ok(());
+        if to.object != self.batch.id {
+            // Stored already.
+            return self.relocate(ino, vec![moved]).await;
         }
-        // Stored already.
-        self.relocate(ino, vec![moved]).await
+        self.batch.moved.entry((ino, extent.offset / SPAN_BYTES)).or_default().push(moved);
+        self.batch.pieces += 1;
+        if self.batch.pieces >= PIECES_MAX { self.flush().await } else { Ok(()) }
     }
 
     /// Copies a piece into the object in the making.
@@ -168,7 +184,6 @@ impl Repack<'_> {
         };
         self.batch.payload.resize(to.offset as usize, 0);
         bytes.iter().for_each(|piece| self.batch.payload.extend_from_slice(piece));
-        self.batch.pieces += 1;
         self.batch.bytes += u64::from(len);
         self.batch.cached += if is_cached { len.into() } else { 0 };
         self.shared.note(from, len, to);
@@ -206,7 +221,7 @@ impl Repack<'_> {
             Ok::<_, GcError>(())
         })
         .await??;
-        for (ino, moved) in moved {
+        for ((ino, _), moved) in moved {
             self.relocate(ino, moved).await?;
         }
         drop(room);

@@ -166,7 +166,15 @@ impl Remote {
 
     /// Sends a change under `number`, and forgets it when it is done, or when its file is gone.
     fn send(&self, ino: Ino, number: u64, change: &Change) -> Result<()> {
-        let call: Publish<'_> = change.publish(ino).ok_or(Error::Invalid("a change of too many pieces"))?;
+        let mut call: Publish<'_> = change.publish(ino).ok_or(Error::Invalid("a change of too many pieces"))?;
+        // What was stored meanwhile has begun, and may have ended.
+        let snapshot = self.own.snapshot();
+        for id in std::mem::take(&mut call.new_objects) {
+            if snapshot.get(&object_key(id)).map_err(Error::from)?.is_some() {
+                call.new_objects.push(id);
+            }
+        }
+        drop(snapshot);
         let answer = self.change_as(&call, &[ino], Some(number));
         match answer {
             Ok((head, published)) => self.keep_published(head, change, published),
