@@ -48,6 +48,14 @@ fn tree(root: &Path) -> sluice_tests::Tree {
     read_tree(root, TreeOptions { times: true, xattrs: true }).unwrap()
 }
 
+/// All files below a directory.
+fn names_below(path: &Path) -> Vec<String> {
+    let found = run(Command::new("find").arg(path).args(["-type", "f"]), LIMIT).ok().stdout;
+    let mut names: Vec<_> = found.lines().map(str::to_owned).collect();
+    names.sort();
+    names
+}
+
 #[test]
 fn a_volume_comes_back_from_its_store_alone() {
     let mut gateway = Gateway::new();
@@ -354,8 +362,6 @@ fn two_directories_of_one_volume_are_noticed() {
     let mount = first.up();
     fs::write(mount.path("file"), b"one").unwrap();
     mount.umount();
-    let copy = scratch.path().join("copy");
-    run(Command::new("cp").args(["-a"]).arg(first.dir()).arg(&copy), LIMIT).ok();
     let mount = first.up();
     fs::write(mount.path("file"), b"two").unwrap();
     wait_shipped(&mount);
@@ -371,14 +377,154 @@ fn two_directories_of_one_volume_are_noticed() {
     assert_eq!(fs::read(mount.path("file")).unwrap(), b"two");
     wait_shipped(&mount);
     mount.umount();
-    // A copy of before.
-    let old = Volume::new();
-    fs::rename(&copy, old.dir()).unwrap();
-    let mount = old.up();
+}
+
+/// A host that was given up comes back with its directory, which has as many changes as the store, or more.
+#[test]
+fn a_directory_whose_volume_goes_on_elsewhere_leaves_the_store_alone() {
+    let scratch = Scratch::new();
+    let path = scratch.path().join("store");
+    let store = format!("file:{}", path.display());
+    let first = Volume::new().option("--store", &store);
+    let mount = first.up();
+    fs::write(mount.path("file"), noise(1, 10_000)).unwrap();
+    fs::write(mount.path("gone"), noise(2, 10_000)).unwrap();
+    mount.umount();
+    let second = Volume::new();
+    recover(&second, &store).ok();
+    let shipped = names_below(&path.join("meta"));
+    let mount = first.up();
+    fs::write(mount.path("another"), noise(3, 10_000)).unwrap();
+    wait_for("it to notice", LIMIT, || mount.status()["metadata"]["stopped"] == true);
+    let trouble = mount.status()["metadata"]["trouble"].to_string();
+    assert!(
+        trouble.contains("another line of changes") && trouble.contains("sluice recover --from-store"),
+        "{trouble}"
+    );
+    assert!(!trouble.contains("  "), "{trouble}");
+    // What it has is still read there, and a sync that waits for the store is told.
+    assert!(fs::read(mount.path("file")).unwrap() == noise(1, 10_000));
+    mount.umount();
+    let mount = first.clone().option("--durability", "object").up();
+    let mut file = File::create(mount.path("synced")).unwrap();
+    file.write_all(b"text").unwrap();
+    assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()));
+    drop(file);
+    mount.umount();
+    assert_eq!(names_below(&path.join("meta")), shipped, "it has shipped");
+    // To the old directory the other's objects are unknown.
+    let mount = second.up();
+    fs::write(mount.path("other"), noise(4, 10_000)).unwrap();
+    mount.umount();
+    let gc = |volume: &Volume, more: &[&str]| {
+        volume.sluice(["gc", volume.dir().to_str().unwrap(), "--min-age", "0s"].iter().chain(more))
+    };
+    gc(&first, &["--delete"]).refused_with(&["another line of changes", "nothing was deleted"]);
+    let ran = gc(&first, &[]).ok();
+    assert!(ran.stderr.contains("another line of changes"), "{ran:?}");
+    gc(&second, &["--delete"]).ok();
+    let mount = second.up();
+    assert!(fs::read(mount.path("other")).unwrap() == noise(4, 10_000));
+    mount.umount();
+    second.fsck_is_clean();
+}
+
+#[test]
+fn an_older_copy_is_noticed() {
+    let scratch = Scratch::new();
+    let store = format!("file:{}", scratch.path().join("store").display());
+    let first = Volume::new().option("--store", &store);
+    first.up().umount();
+    let copy = Volume::new();
+    run(Command::new("cp").args(["-a"]).arg(first.dir()).arg(copy.dir()), LIMIT).ok();
+    let mount = first.up();
+    fs::write(mount.path("file"), b"two").unwrap();
+    mount.umount();
+    let mount = copy.up();
     wait_for("the copy to notice", LIMIT, || mount.status()["metadata"]["stopped"] == true);
     let trouble = mount.status()["metadata"]["trouble"].to_string();
     assert!(trouble.contains("it is an older copy"), "{trouble}");
     mount.kill9();
+}
+
+/// A volume of tier `object` whose host is lost after the store took names, but not the bytes that two syncs waited for: `kept` was synced before,
+/// and is overwritten; `never` is new; `removed` was synced, and goes.
+fn names_without_bytes() -> (Gateway, String, Volume) {
+    let mut gateway = Gateway::new();
+    gateway.bucket("bucket");
+    let store = gateway.url("bucket", "volume");
+    let volume = gateway.credentials(Volume::new()).option("--store", &store).option("--durability", "object");
+    let mount = volume.up();
+    let root = mount.root().to_owned();
+    let sync = |name: &str, seed: u64| {
+        let mut file = File::options().write(true).create(true).truncate(false).open(root.join(name))?;
+        file.write_all(&noise(seed, 20_000))?;
+        file.sync_all()
+    };
+    sync("kept", 1).unwrap();
+    sync("removed", 2).unwrap();
+    let objects = gateway.buckets().join("bucket/volume/objects");
+    let aside = objects.with_file_name("aside");
+    fs::rename(&objects, &aside).unwrap();
+    // No object has a place in this.
+    fs::write(&objects, b"").unwrap();
+    std::thread::scope(|scope| {
+        let syncs = [scope.spawn(|| sync("kept", 3)), scope.spawn(|| sync("never", 4))];
+        wait_for("both to be written", LIMIT, || {
+            root.join("never").metadata().is_ok_and(|found| found.len() == 20_000)
+        });
+        fs::remove_file(root.join("removed")).unwrap();
+        wait_shipped(&mount);
+        assert!(syncs.iter().all(|sync| !sync.is_finished()), "bytes are not there");
+        mount.kill9();
+        syncs.into_iter().for_each(|sync| drop(sync.join().unwrap().expect_err("it was killed")));
+    });
+    fs::remove_file(&objects).unwrap();
+    fs::rename(&aside, &objects).unwrap();
+    (gateway, store, volume)
+}
+
+/// What was synced before is there, and nothing else in its place.
+#[test]
+fn names_that_arrived_before_their_bytes_do_not_count() {
+    let (mut gateway, store, first) = names_without_bytes();
+    fs::remove_dir_all(first.dir()).unwrap();
+    let second = gateway.credentials(Volume::new());
+    let ran = recover(&second, &store).ok();
+    assert!(ran.stdout.contains("were left out") && !ran.stderr.contains("had not arrived"), "{ran:?}");
+    let mount = second.up();
+    assert!(fs::read(mount.path("kept")).unwrap() == noise(1, 20_000));
+    assert!(fs::read(mount.path("removed")).unwrap() == noise(2, 20_000));
+    assert_eq!(fs::metadata(mount.path("never")).map_or(0, |found| found.len()), 0, "its name may be there");
+    mount.umount();
+    second.fsck_is_clean();
+    gateway.stop();
+}
+
+/// Only the process was lost: the next one has the bytes in its journal, stores them, and ships what is missing in the store.
+#[test]
+fn names_that_arrived_before_their_bytes_get_them_from_the_journal() {
+    let (mut gateway, store, first) = names_without_bytes();
+    let mount = first.up();
+    let sync = |mount: &Mount, name: &str, seed| {
+        let mut file = File::create(mount.path(name)).unwrap();
+        file.write_all(&noise(seed, 20_000)).unwrap();
+        file.sync_all().unwrap();
+    };
+    sync(&mount, "later", 5);
+    mount.kill9();
+    fs::remove_dir_all(first.dir()).unwrap();
+    let second = gateway.credentials(Volume::new()).option("--durability", "object");
+    recover(&second, &store).ok();
+    let mount = second.up();
+    for (name, seed) in [("kept", 3), ("never", 4), ("later", 5)] {
+        assert!(fs::read(mount.path(name)).unwrap() == noise(seed, 20_000), "{name}");
+    }
+    assert!(!mount.path("removed").exists());
+    sync(&mount, "last", 6);
+    mount.umount();
+    second.fsck_is_clean();
+    gateway.stop();
 }
 
 #[test]
@@ -425,11 +571,10 @@ fn mistakes_are_told_with_what_to_do() {
     // Damage is found, and names the blob.
     made.up().umount();
     let log = scratch.path().join("made/meta/checkpoint");
-    let part = run(Command::new("find").arg(&log).args(["-type", "f", "-not", "-name", "head"]), LIMIT).ok().stdout;
-    let part = part.lines().next().expect("a part");
-    let mut bytes = fs::read(part).unwrap();
+    let part = names_below(&log).into_iter().find(|name| !name.ends_with("/head")).expect("a part");
+    let mut bytes = fs::read(&part).unwrap();
     *bytes.last_mut().unwrap() ^= 1;
-    fs::write(part, bytes).unwrap();
+    fs::write(&part, bytes).unwrap();
     recover(&volume, &store).refused_with(&["checkpoint", "checksum does not match"]);
     assert!(!volume.dir().exists(), "nothing is left behind");
     assert!(sluice_binary().exists());

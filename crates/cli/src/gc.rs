@@ -3,7 +3,7 @@
 use crate::{
     fsck::{list, open_for_repair, spinner},
     mounts,
-    output::out,
+    output::{note, out},
     units,
     volume::{Volume, check_store},
 };
@@ -14,7 +14,7 @@ use futures::{StreamExt, TryStreamExt, stream};
 use serde_json::json;
 use sluice_base::{ObjectId, Timestamp};
 use sluice_meta::{fsck, records::ObjectState};
-use sluice_object::{PutMode, StoreError};
+use sluice_object::{PutMode, StoreError, backend::ListEntry};
 use sluice_vfs::gc::GcSettings;
 use std::{ffi::OsString, process::ExitCode, time::Duration};
 
@@ -24,13 +24,16 @@ use std::{ffi::OsString, process::ExitCode, time::Duration};
 ///
 /// - objects that the volume knows nothing of: left by an upload that a crash cut off, or by a volume that was made anew;
 ///
-/// - objects in which no file has bytes any more: they become tombstones, and are deleted after --min-age as such.
+/// - objects in which no file has bytes any more: they become tombstones, and are deleted after --min-age as such;
+///
+/// - parts of checkpoints and of the log below meta/ in the store that recovering would not read.
 ///
 /// `sluice up` and `sluice serve` do the second while they run (--gc-interval), and rewrite objects with less than half of their bytes alive.
 ///
 /// It only lists, unless --delete is given; as tombstones take their time, the second run with --delete frees what the first
 /// one buried. The metadata is checked first, and nothing is deleted by metadata that is damaged. Run it now and then, and after
-/// much was deleted; the volume must not be mounted.
+/// much was deleted; the volume must not be mounted. A directory whose volume was recovered elsewhere since deletes nothing: it does not know
+/// what the other one has stored.
 ///
 /// Example: sluice gc ~/volume, look at the sum, then: sluice gc ~/volume --delete
 #[derive(clap::Args)]
@@ -122,6 +125,7 @@ pub fn run(args: &GcArgs) -> anyhow::Result<ExitCode> {
         bail!("{}; run `sluice fsck` first", damage.first().map_or("the journal is damaged", |item| &item.text));
     };
     runtime.block_on(check_store(&volume.config, &dir))?;
+    let shipped = runtime.block_on(shipped(&volume, args.min_age, args.delete))?;
     let spinner = spinner("checking the metadata");
     let report = fsck::check(volume.namespace.store(), &mut |_| {})?;
     if !report.is_clean() {
@@ -133,9 +137,29 @@ pub fn run(args: &GcArgs) -> anyhow::Result<ExitCode> {
     spinner.set_message("listing the objects in the store");
     let found = runtime.block_on(find(&volume, args))?;
     spinner.finish_and_clear();
-    let deleted = if args.delete { runtime.block_on(delete(&volume, &found))? } else { (0, 0) };
-    print(args, &found, deleted)?;
+    let deleted = if args.delete { runtime.block_on(delete(&volume, &found, &shipped))? } else { (0, 0) };
+    print(args, &found, &shipped, deleted)?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Blobs of the shipped metadata that nothing needs. What the store has must be this directory's: to another one its objects are unknown.
+async fn shipped(volume: &Volume, min_age: Duration, delete: bool) -> anyhow::Result<Vec<ListEntry>> {
+    let place = || format!("the metadata in {}", volume.store.place());
+    let found = sluice_ship::survey(&volume.store).await.with_context(place)?;
+    let why = match (found.line.map(|line| line.check(volume.line)), found.damage) {
+        (Some(Err(other)), _) => other.to_string(),
+        (_, Some(damage)) => format!("{damage}; the next `sluice up` makes a new checkpoint"),
+        _ => {
+            let now = store_clock(volume).await.with_context(place)?;
+            let is_old = |entry: &ListEntry| now.seconds_since(entry.modified) >= min_age.as_secs() as i64;
+            return Ok(found.unneeded.into_iter().filter(is_old).collect());
+        }
+    };
+    if delete {
+        bail!("{why}. It would be wrong to delete here what is unknown here, so nothing was deleted");
+    }
+    note!("warning: {why}. What is listed is what is unknown here; --delete is refused");
+    Ok(Vec::new())
 }
 
 async fn find(volume: &Volume, args: &GcArgs) -> anyhow::Result<Vec<Found>> {
@@ -176,7 +200,14 @@ async fn store_clock(volume: &Volume) -> Result<Timestamp, StoreError> {
 }
 
 /// Does what was found; returns the objects and bytes deleted.
-async fn delete(volume: &Volume, found: &[Found]) -> anyhow::Result<(u64, u64)> {
+async fn delete(volume: &Volume, found: &[Found], shipped: &[ListEntry]) -> anyhow::Result<(u64, u64)> {
+    for entry in shipped {
+        volume
+            .store
+            .delete_blob(&entry.key)
+            .await
+            .with_context(|| format!("deleting from {}", volume.store.place()))?;
+    }
     for found in found {
         match found.fate {
             Fate::Bury => drop(volume.namespace.bury_object(found.id)?),
@@ -202,7 +233,8 @@ async fn delete(volume: &Volume, found: &[Found]) -> anyhow::Result<(u64, u64)> 
     Ok((deleted.len() as u64, deleted.iter().map(|found| found.bytes).sum()))
 }
 
-fn print(args: &GcArgs, found: &[Found], (objects, bytes): (u64, u64)) -> anyhow::Result<()> {
+fn print(args: &GcArgs, found: &[Found], shipped: &[ListEntry], (objects, bytes): (u64, u64)) -> anyhow::Result<()> {
+    let shipped_bytes: u64 = shipped.iter().map(|entry| entry.bytes).sum();
     let of = |fate: Fate| found.iter().filter(move |found| found.fate == fate);
     let sum = |fate: Fate| (of(fate).count(), of(fate).map(|found| found.bytes).sum::<u64>());
     if args.json {
@@ -213,6 +245,7 @@ fn print(args: &GcArgs, found: &[Found], (objects, bytes): (u64, u64)) -> anyhow
             let ids = if args.verbose { json!(ids) } else { json!(null) };
             all.insert(key.into(), json!({ "objects": count, "bytes": bytes, "ids": ids }));
         }
+        all.insert("metadata".into(), json!({ "blobs": shipped.len(), "bytes": shipped_bytes }));
         all.insert("deleted".into(), json!({ "objects": objects, "bytes": bytes }));
         out!("{}", serde_json::to_string(&all)?);
         return Ok(());
@@ -226,9 +259,16 @@ fn print(args: &GcArgs, found: &[Found], (objects, bytes): (u64, u64)) -> anyhow
             of(fate).for_each(|found| out!("         {} {}", found.id, found.bytes));
         }
     }
+    if !shipped.is_empty() {
+        out!(
+            "{:>8} blobs,   {:>10}: shipped metadata that no checkpoint needs",
+            shipped.len(),
+            units::show_size(shipped_bytes)
+        );
+    }
     if args.delete {
         out!("deleted {objects} objects, {}", units::show_size(bytes));
-    } else if found.iter().any(|found| found.fate != Fate::Young) {
+    } else if found.iter().any(|found| found.fate != Fate::Young) || !shipped.is_empty() {
         out!("nothing was changed: --delete does it");
     } else {
         out!("nothing to delete");

@@ -68,7 +68,7 @@ pub fn run(args: &LoadArgs) -> anyhow::Result<ExitCode> {
     let dump = Dump::open(BufReader::with_capacity(1 << 20, input)).with_context(|| format!("{name}"))?;
     let header = dump.header().clone();
     let made =
-        make(&dir, &args.store, async |store, config, tables| fill(args, dump, &bar, store, config, tables).await)?;
+        make(&dir, &args.store, async |store, config, tables, _| fill(args, dump, &bar, store, config, tables).await)?;
     bar.finish_and_clear();
     show(args, &header, &made)
 }

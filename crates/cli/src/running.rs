@@ -57,6 +57,7 @@ impl Running {
             store,
             recovered,
             tee,
+            line,
             clock,
             entropy,
             lock,
@@ -67,7 +68,8 @@ impl Running {
         let runtime = sluice_run::task::handle(runtime);
         let ship = tee.map(|tee| {
             let (store, clock, entropy) = ((*store).clone(), clock.clone(), entropy.clone());
-            Shipper::new(ShipperParts { tables: tables.clone(), tee, store, clock, entropy })
+            let (tables, is_ahead) = (tables.clone(), tier == Tier::Object);
+            Shipper::new(ShipperParts { tables, tee, store, clock, entropy, line, is_ahead })
         });
         let handle = runtime.clone();
         let to_store: Arc<Ship> = match &ship {
@@ -81,7 +83,7 @@ impl Running {
         let work = Work::start(parts, settings, recovered, tables, cache_sync)?;
         if let Some(ship) = &ship {
             let vfs = Arc::downgrade(&work.vfs);
-            let bound = move |shipped, end| vfs.upgrade().map_or(shipped, |vfs| vfs.may_ship(shipped, end));
+            let bound = move |known, end| vfs.upgrade().map_or(known, |vfs| vfs.stored_up_to(known, end));
             ship.begin(Box::new(bound), &handle);
         }
         Ok(Self { ship, namespace: Some(metadata), ..Self::new(work, to_store, lock) })

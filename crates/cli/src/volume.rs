@@ -16,7 +16,7 @@ use sluice_meta::{
 };
 use sluice_object::{AwsSettings, Store, StoreError, StoreOptions, VOLUME_MARKER};
 use sluice_run::collections::HashSet;
-use sluice_ship::Tee;
+use sluice_ship::{Line, Tee};
 use sluice_store::{Cache, CacheOptions};
 use sluice_vfs::{CacheSync, MEMORY_BYTES, Recovered, idle_bytes, remote::Left, unstored};
 use std::{
@@ -85,6 +85,8 @@ pub struct Volume {
     pub recovered: Recovered,
     /// What is to be shipped.
     pub tee: Option<Arc<Tee>>,
+    /// Whose changes it has.
+    pub line: Line,
     /// Time.
     pub clock: Arc<dyn Clock>,
     /// Randomness.
@@ -93,6 +95,13 @@ pub struct Volume {
     pub config: VolumeConfig,
     /// Held as long as anything above is used.
     pub lock: VolumeLock,
+}
+
+/// The number of a new line of changes.
+pub fn random_line() -> u64 {
+    let mut number = [0; 8];
+    OsEntropy.fill(&mut number);
+    u64::from_le_bytes(number)
 }
 
 /// The store of a volume, with `short` for somebody who waits at a terminal.
@@ -215,6 +224,7 @@ impl Volume {
         let objects = Arc::new(open_store_of_mount(&config, dir, options.memory_bytes)?);
         let Replayed { store: _, journal, committer, cache, cache_sync, recovered, boot_id: _ } = replayed;
         let entropy = Arc::new(OsEntropy);
+        let line = Line(namespace.line(random_line())?);
         Ok(Self {
             namespace,
             journal,
@@ -224,6 +234,7 @@ impl Volume {
             store: objects,
             recovered,
             tee,
+            line,
             clock,
             entropy,
             config,

@@ -97,6 +97,8 @@ impl Attr {
     }
 }
 
+/// Key of the number of the line.
+const LINE: &str = "line";
 /// Ids are reserved in blocks of this many, so that most allocations touch no table.
 const ID_BLOCK: u64 = 65_536;
 
@@ -139,6 +141,27 @@ impl Namespace {
             // Numbers below 16 are kept for `.` and `..` as cookies, and for what may come.
             txn.put(&keys::volume("ids"), 16u64.to_le_bytes());
             txn.merge(&keys::volume("usage"), Box::new(Usage { bytes: 0, inodes: 1 }));
+            Ok(())
+        })?;
+        Ok(())
+    }
+
+    /// The number of the line of changes that these tables belong to: `fresh` where they have none yet.
+    pub fn line(&self, fresh: u64) -> Result<u64> {
+        let key = keys::volume(LINE);
+        let known = self.store.snapshot().get(&key)?;
+        if let Some(known) = known {
+            let number =
+                known.as_ref().try_into().map_err(|_| Error::Corrupt("the number of the line is damaged".into()))?;
+            return Ok(u64::from_le_bytes(number));
+        }
+        self.begin_line(fresh).map(|()| fresh)
+    }
+
+    /// Another line begins here.
+    pub fn begin_line(&self, number: u64) -> Result<()> {
+        self.store.transact(|txn| -> Result<()> {
+            txn.put(&keys::volume(LINE), number.to_le_bytes());
             Ok(())
         })?;
         Ok(())

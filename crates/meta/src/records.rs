@@ -1,7 +1,7 @@
 //! What the tables hold: fixed little-endian layouts, each opening with a version byte. docs/disk-format.md describes them.
 
 use crate::{Error, store::Merge};
-use sluice_base::{Ino, SessionId, Timestamp};
+use sluice_base::{Ino, ObjectId, SessionId, Timestamp};
 
 /// Version byte of every record below.
 const VERSION: u8 = 1;
@@ -344,6 +344,21 @@ impl ObjectRecord {
         };
         parse().ok_or_else(|| damaged("object"))
     }
+}
+
+/// The key of an object's record in the tables.
+pub fn object_key(id: ObjectId) -> Vec<u8> {
+    crate::keys::object(id).to_vec()
+}
+
+/// What an entry of the tables says of an object: whether files have bytes in it that the store has not acknowledged. `None` where it speaks of none.
+pub fn unstored(key: &[u8], value: Option<&[u8]>) -> Option<(ObjectId, bool)> {
+    let (b'o', id) = key.split_first().map(|(table, id)| (*table, id))? else { return None };
+    let id = ObjectId(id.try_into().ok()?);
+    let record = value.and_then(|value| ObjectRecord::decode(value).ok());
+    let is_unstored =
+        |record: ObjectRecord| matches!(record.state, ObjectState::Open | ObjectState::Sealed) && record.live_bytes > 0;
+    Some((id, record.is_some_and(is_unstored)))
 }
 
 /// A change to an [`ObjectRecord`].

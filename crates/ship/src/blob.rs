@@ -5,9 +5,9 @@ use serde::{Deserialize, Serialize};
 use sluice_base::{Seq, crc::crc32c};
 
 const MAGIC: &[u8; 8] = b"SLUICEMD";
-const VERSION: u32 = 1;
-/// magic 8, version u32, CRC u32, first u64, last u64, since u64, wall clock u64, records u32, kind u32.
-const HEADER_BYTES: usize = 56;
+const VERSION: u32 = 2;
+/// magic 8, version u32, CRC u32, first u64, last u64, since u64, whole u64, fence u64, line u64, wall clock u64, records u32, kind u32.
+pub(crate) const HEADER_BYTES: usize = 80;
 
 /// What a blob is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,8 +17,37 @@ pub(crate) enum Kind {
     Log = 1,
     /// Part number `last` of the checkpoint that began at `first`: records of keys with their values.
     Part = 2,
-    /// No record: the log ends with `last` where another process goes on with it.
+    /// No record: the log ends with `last` where another process goes on with it. What came behind that is void.
     Fence = 3,
+}
+
+/// A line of changes: a directory that goes on with a volume, and what it makes of it. Made anew with each volume, and whenever one is recovered
+/// from its store: of two directories of a volume only the one whose line the store has may go on there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Line(pub u64);
+
+impl Line {
+    /// That this line, the store's, is the one of a directory.
+    pub fn check(self, here: Line) -> Result<(), OtherLine> {
+        if self == here { Ok(()) } else { Err(OtherLine { store: self, here }) }
+    }
+}
+
+/// The directory is not the one that goes on with the volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the metadata in the store is of another line of changes ({store}, this directory has {here}): the volume was recovered from the store \
+     since, and goes on elsewhere"
+)]
+pub struct OtherLine {
+    store: Line,
+    here: Line,
+}
+
+impl std::fmt::Display for Line {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
 }
 
 /// A blob whose checksum is right.
@@ -36,6 +65,12 @@ pub(crate) struct About {
     pub(crate) last: u64,
     /// Of the log: no record behind this one is missing in it.
     pub(crate) since: u64,
+    /// The store had all bytes that the records up to this one speak of.
+    pub(crate) whole: u64,
+    /// Of the log: the number of the fence by which the process that made it began. Behind a later fence it is void.
+    pub(crate) fence: u64,
+    /// Whose changes they are.
+    pub(crate) line: Line,
     /// When it was made: seconds since 1970.
     pub(crate) wall_secs: u64,
 }
@@ -47,7 +82,7 @@ pub enum BadBlob {
     #[error("it is no shipped metadata")]
     Other,
     /// Written by a newer version of this program.
-    #[error("it has version {0}, and this sluice knows 1: use a newer one")]
+    #[error("it has version {0}, and this sluice knows {VERSION}: use a newer one")]
     Newer(u32),
     /// Its bytes have changed.
     #[error("its checksum does not match")]
@@ -56,13 +91,13 @@ pub enum BadBlob {
 
 /// The bytes of a blob.
 pub(crate) fn encode<R: AsRef<[u8]>>(about: About, records: &[R]) -> Bytes {
-    let About { kind, first, last, since, wall_secs } = about;
+    let About { kind, first, last, since, whole, fence, line, wall_secs } = about;
     let len = records.iter().map(|record| 4 + record.as_ref().len()).sum::<usize>();
     let mut out = Vec::with_capacity(HEADER_BYTES + len);
     out.extend(MAGIC);
     out.extend(VERSION.to_le_bytes());
     out.extend([0; 4]);
-    [first, last, since, wall_secs].iter().for_each(|number| out.extend(number.to_le_bytes()));
+    [first, last, since, whole, fence, line.0, wall_secs].iter().for_each(|number| out.extend(number.to_le_bytes()));
     out.extend((records.len() as u32).to_le_bytes());
     out.extend((kind as u32).to_le_bytes());
     for record in records {
@@ -90,14 +125,14 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Blob<'_>, BadBlob> {
     if crc32c(&bytes[16..]) != u32_at(12) {
         return Err(BadBlob::Checksum);
     }
-    let kind = match u32_at(52) {
+    let kind = match u32_at(76) {
         1 => Kind::Log,
         2 => Kind::Part,
         3 => Kind::Fence,
         _ => return Err(BadBlob::Other),
     };
     let mut records = Vec::new();
-    for _ in 0..u32_at(48) {
+    for _ in 0..u32_at(72) {
         let (len, tail) = rest.split_first_chunk::<4>().ok_or(BadBlob::Other)?;
         let (record, tail) = tail.split_at_checked(u32::from_le_bytes(*len) as usize).ok_or(BadBlob::Other)?;
         records.push(record);
@@ -109,7 +144,8 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Blob<'_>, BadBlob> {
     if !rest.is_empty() || !is_sound {
         return Err(BadBlob::Other);
     }
-    let about = About { kind, first, last, since: u64_at(32), wall_secs: u64_at(40) };
+    let (since, whole, fence, line, wall_secs) = (u64_at(32), u64_at(40), u64_at(48), Line(u64_at(56)), u64_at(64));
+    let about = About { kind, first, last, since, whole, fence, line, wall_secs };
     Ok(Blob { about, records })
 }
 
@@ -128,17 +164,34 @@ pub(crate) struct Head {
     pub(crate) end: u64,
     /// The blob of the log that comes next.
     pub(crate) log: u64,
+    /// The fence by which the process that made it began.
+    pub(crate) fence: u64,
+    pub(crate) line: Line,
     pub(crate) run: u64,
     pub(crate) parts: u32,
     pub(crate) bytes: u64,
 }
 
 /// The newest layout of it.
-pub(crate) const FORMAT_VERSION: u32 = 1;
+pub(crate) const FORMAT_VERSION: u32 = 2;
 
 impl Head {
     pub(crate) fn begin(&self) -> Seq {
         Seq(self.begin)
+    }
+
+    /// Parses any bytes.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, BadBlob> {
+        let value: serde_json::Value = serde_json::from_slice(bytes).map_err(|_| BadBlob::Other)?;
+        match value["format_version"].as_u64().and_then(|version| u32::try_from(version).ok()) {
+            Some(FORMAT_VERSION) => serde_json::from_value(value).map_err(|_| BadBlob::Other),
+            Some(newer) if newer > FORMAT_VERSION => Err(BadBlob::Newer(newer)),
+            _ => Err(BadBlob::Other),
+        }
+    }
+
+    pub(crate) fn to_json(&self) -> Bytes {
+        (serde_json::to_string_pretty(self).expect("plain data") + "\n").into_bytes().into()
     }
 }
 
@@ -148,7 +201,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn about(kind: Kind, first: u64, last: u64) -> About {
-        About { kind, first, last, since: 3, wall_secs: 99 }
+        About { kind, first, last, since: 3, whole: 4, fence: 2, line: Line(77), wall_secs: 99 }
     }
 
     #[test]
@@ -172,8 +225,8 @@ mod tests {
     #[test]
     fn a_newer_version_is_named() {
         let mut bytes = encode::<&[u8]>(about(Kind::Part, 1, 0), &[]).to_vec();
-        bytes[8] = 2;
-        assert_eq!(decode(&bytes).unwrap_err(), BadBlob::Newer(2));
+        bytes[8] = 3;
+        assert_eq!(decode(&bytes).unwrap_err(), BadBlob::Newer(3));
     }
 
     proptest! {

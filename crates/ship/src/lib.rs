@@ -12,6 +12,9 @@
 //! sequence and ends at another; with the log in between applied on top it is right from its end on, and it is not used before the
 //! store has that log.
 //!
+//! **The log may be ahead of the bytes** that it speaks of, so that a sync waits for both at once. Each blob says up to where all bytes were
+//! there; of what comes behind, [`restore()`] takes as much as has all its bytes in the store.
+//!
 //! **Only what the journal has for good is shipped.** Otherwise a loss of power would take back here what the store has there, and
 //! numbers would be given twice.
 
@@ -19,12 +22,17 @@
 
 mod blob;
 mod checkpoint;
+mod found;
+mod held;
 mod names;
 mod restore;
 mod shipper;
+mod survey;
 mod tee;
 
-pub use blob::{BadBlob, parse};
+pub use blob::{BadBlob, Line, OtherLine, parse};
+pub use found::Damage;
 pub use restore::{RestoreError, Restored, forget, has_any, restore};
 pub use shipper::{Bound, ShipStatus, Shipper, ShipperParts};
+pub use survey::{Survey, survey};
 pub use tee::{Tee, TeeLog};

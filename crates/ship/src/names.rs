@@ -1,7 +1,5 @@
 //! What lies where below `meta/` of the store.
 
-use sluice_base::Seq;
-
 /// Blobs of the log.
 pub(crate) const LOG: &str = "meta/log";
 /// Checkpoints, each in a directory of its own.
@@ -18,19 +16,19 @@ pub(crate) fn log_number(key: &str) -> Option<u64> {
     (log(number) == key).then_some(number)
 }
 
-/// The directory of the checkpoint that `run` began at `seq`.
-pub(crate) fn checkpoint(seq: Seq, run: u64) -> String {
-    format!("{CHECKPOINTS}/{:016x}-{run:016x}", seq.0)
+/// The directory of the checkpoint that `run` began before blob number `log`. By that they are in order: whoever takes over has greater ones.
+pub(crate) fn checkpoint(log: u64, run: u64) -> String {
+    format!("{CHECKPOINTS}/{log:016x}-{run:016x}")
 }
 
 /// A part of it.
-pub(crate) fn part(seq: Seq, run: u64, number: u32) -> String {
-    format!("{}/{number:08x}", checkpoint(seq, run))
+pub(crate) fn part(log: u64, run: u64, number: u32) -> String {
+    format!("{}/{number:08x}", checkpoint(log, run))
 }
 
 /// What makes it one that counts, see [`crate::blob::Head`].
-pub(crate) fn head(seq: Seq, run: u64) -> String {
-    format!("{}/head", checkpoint(seq, run))
+pub(crate) fn head(log: u64, run: u64) -> String {
+    format!("{}/head", checkpoint(log, run))
 }
 
 /// The newest of these keys that is a checkpoint's head: their names are in order.
@@ -55,7 +53,7 @@ mod tests {
         for bad in ["meta/log/1", "meta/log/", "meta/log", "meta/logs/0000000000000001", "meta/log/000000000000000G"] {
             assert_eq!(log_number(bad), None, "{bad}");
         }
-        let keys = [head(Seq(9), u64::MAX), head(Seq(16), 1), part(Seq(77), 1, 2), head(Seq(15), 3)];
+        let keys = [head(9, u64::MAX), head(16, 1), part(77, 1, 2), head(15, 3)];
         assert_eq!(newest_head(keys.iter()), Some(&keys[1]));
     }
 

@@ -1,14 +1,17 @@
 //! The way back: from the store into empty tables.
 
 use crate::{
-    blob::{self, BadBlob, Blob, Kind},
-    checkpoint, names,
+    blob::{self, About, BadBlob, Blob, Head, Kind, Line},
+    found::{self, Found},
+    held::Held,
+    names,
 };
 use bytes::Bytes;
 use futures::{Stream, StreamExt, stream};
 use sluice_base::Seq;
 use sluice_meta::store::{EngineError, Record, RecordError, Tables};
 use sluice_object::{Store, StoreError};
+use std::ops::Range;
 
 /// Blobs that are read ahead.
 const READ_AHEAD: usize = 8;
@@ -20,6 +23,8 @@ const MEMTABLE_BYTES: u64 = 32 << 20;
 pub struct Restored {
     /// The last change of it.
     pub seq: Seq,
+    /// Changes behind it that the store has as well, but not the bytes that they speak of. No sync had returned for any of them.
+    pub left_out: u64,
     /// When that was shipped: seconds since 1970.
     pub shipped_secs: u64,
     /// Bytes that were read.
@@ -85,25 +90,72 @@ fn gone(error: StoreError, store: &Store) -> RestoreError {
 }
 
 /// Reads the checkpoint and the log behind it into `tables`, which are empty; `progress` hears of bytes read and, once known, of all.
-/// Whoever has shipped so far finds that it does not any more. `wall_secs` is now.
+/// Whoever has shipped so far finds that it does not any more: what comes now is `line`'s. `wall_secs` is now.
 pub async fn restore(
     store: &Store,
     tables: &dyn Tables,
-    wall_secs: u64,
+    (line, wall_secs): (Line, u64),
     mut progress: impl FnMut(u64, u64),
 ) -> Result<Restored, RestoreError> {
-    let mut found = checkpoint::find(store).await?;
-    let Some(head) = found.head.clone() else { return Err(RestoreError::Nothing(store.place().to_owned())) };
-    let (all, mut bytes, mut shipped_secs) = (head.bytes + found.log_bytes, 0, 0);
-    let parts = (0..head.parts).map(|number| names::part(head.begin(), head.run, number)).collect();
-    let mut parts = std::pin::pin!(read(store, parts).enumerate());
+    let found = looked(store).await?;
+    let Some(head) = found.head else { return Err(RestoreError::Nothing(store.place().to_owned())) };
+    let all = head.bytes + found.log_bytes;
+    let mut progress = |bytes: u64| progress(bytes, all.max(bytes));
+    let mut log = LogReader::new(&head);
+    (log.bytes, log.shipped_secs) = read_parts(store, tables, &head, &mut progress).await?;
+    let mut next = head.log..found.next;
+    loop {
+        log.read(store, tables, next.clone(), &mut progress).await?;
+        let whole = log.held.whole(log.held.needed(tables)?, store).await?;
+        if whole.0 < head.end {
+            return Err(RestoreError::Short { place: store.place().to_owned(), end: whole.0, needed: head.end });
+        }
+        // Only now that there is somebody to go on with it.
+        let (fence, kind, first, last) = (next.end, Kind::Fence, whole.0 + 1, whole.0);
+        let about = About { kind, first, last, since: log.since, whole: whole.0, fence, line, wall_secs };
+        let fenced = found::fence(store, about).await?;
+        let found = looked(store).await?;
+        // With a newer checkpoint the number may have been free because it was removed.
+        if found.head.as_ref() != Some(&head) {
+            return Err(RestoreError::Moved(store.place().to_owned()));
+        }
+        if fenced.is_some() {
+            let left_out = log.held.end().0 - whole.0;
+            log.use_up_to(whole, tables)?;
+            tables.rotate();
+            tables.flush(tables.applied())?;
+            return Ok(Restored { seq: whole, left_out, shipped_secs: log.shipped_secs, bytes: log.bytes });
+        }
+        next = next.end..found.next;
+    }
+}
+
+/// What the store has, all of which that was looked at can be used.
+async fn looked(store: &Store) -> Result<Found, RestoreError> {
+    let found = found::find(store).await.map_err(|error| gone(error, store))?;
+    match found.damage {
+        Some(damage) => Err(RestoreError::Bad { key: damage.key, source: damage.source }),
+        None => Ok(found),
+    }
+}
+
+/// Reads the checkpoint; returns its bytes, and when it was made.
+async fn read_parts(
+    store: &Store,
+    tables: &dyn Tables,
+    head: &Head,
+    progress: &mut dyn FnMut(u64),
+) -> Result<(u64, u64), RestoreError> {
+    let keys = (0..head.parts).map(|number| names::part(head.log, head.run, number)).collect();
+    let (mut bytes, mut wall_secs) = (0, 0);
+    let mut parts = std::pin::pin!(read(store, keys).enumerate());
     while let Some((number, (key, body))) = parts.next().await {
         let body = body.map_err(|error| gone(error, store))?;
         let blob = decoded(&body, &key)?;
         if (blob.about.kind, blob.about.first, blob.about.last) != (Kind::Part, head.begin, number as u64) {
             return Err(RestoreError::Name(key));
         }
-        shipped_secs = blob.about.wall_secs;
+        wall_secs = blob.about.wall_secs;
         // No key is in two parts; tables write what is new since the last number.
         let seq = Seq(head.begin.saturating_sub(u64::from(head.parts) - 1 - number as u64).max(1));
         for record in blob.records {
@@ -111,51 +163,85 @@ pub async fn restore(
         }
         flush_if_large(tables)?;
         bytes += body.len() as u64;
-        progress(bytes, all);
+        progress(bytes);
     }
-    let (mut applied, mut since, mut next) = (head.begin, head.begin, head.log);
-    loop {
-        let mut blobs = std::pin::pin!(read(store, (next..found.next).map(names::log).collect()));
+    Ok((bytes, wall_secs))
+}
+
+/// Reads the log: what is known whole goes to the tables.
+struct LogReader {
+    held: Held,
+    /// All bytes up to this record were there.
+    whole: Seq,
+    since: u64,
+    /// Whose blobs count.
+    fence: u64,
+    shipped_secs: u64,
+    bytes: u64,
+}
+
+impl LogReader {
+    fn new(head: &Head) -> Self {
+        let held = Held::new(head.begin());
+        Self { held, whole: head.begin(), since: head.begin, fence: head.fence, shipped_secs: 0, bytes: 0 }
+    }
+
+    async fn read(
+        &mut self,
+        store: &Store,
+        tables: &dyn Tables,
+        numbers: Range<u64>,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<(), RestoreError> {
+        let mut blobs = std::pin::pin!(read(store, numbers.map(names::log).collect()));
         while let Some((key, body)) = blobs.next().await {
             let body = body.map_err(|error| gone(error, store))?;
-            let Blob { about, records } = decoded(&body, &key)?;
-            if about.kind == Kind::Part {
-                return Err(RestoreError::Name(key));
-            }
-            since = about.since;
-            if about.first > applied + 1 {
-                // Behind a gap, which the next checkpoint would have bridged.
-                break;
-            }
-            for (record, seq) in records.into_iter().zip(about.first..).filter(|(_, seq)| *seq > applied) {
-                apply(tables, Seq(seq), record, &key)?;
-            }
+            let blob = decoded(&body, &key)?;
+            self.bytes += body.len() as u64;
+            self.take(&blob, &key)?;
+            self.use_up_to(self.whole, tables)?;
             flush_if_large(tables)?;
-            if about.kind == Kind::Log {
-                shipped_secs = about.wall_secs;
-            }
-            applied = applied.max(about.last);
-            bytes += body.len() as u64;
-            progress(bytes, all.max(bytes));
+            progress(self.bytes);
         }
-        if applied < head.end {
-            return Err(RestoreError::Short { place: store.place().to_owned(), end: applied, needed: head.end });
-        }
-        // Only now that there is somebody to go on with it.
-        next = found.next;
-        let is_fenced = checkpoint::fence(store, next, Seq(applied), Seq(since), wall_secs).await?.is_some();
-        found = checkpoint::find(store).await?;
-        // With a newer checkpoint the number may have been free because it was removed.
-        if found.head.as_ref() != Some(&head) {
-            return Err(RestoreError::Moved(store.place().to_owned()));
-        }
-        if is_fenced {
-            break;
-        }
+        Ok(())
     }
-    tables.rotate();
-    tables.flush(tables.applied())?;
-    Ok(Restored { seq: Seq(applied), shipped_secs, bytes })
+
+    fn take(&mut self, blob: &Blob<'_>, key: &str) -> Result<(), RestoreError> {
+        let about = blob.about;
+        let name = || RestoreError::Name(key.to_owned());
+        match about.kind {
+            // On its way when somebody else took over.
+            _ if about.fence < self.fence => return Ok(()),
+            Kind::Part => return Err(name()),
+            Kind::Log if about.fence != self.fence => return Err(name()),
+            Kind::Fence => self.fence = about.fence,
+            Kind::Log => self.shipped_secs = about.wall_secs,
+        }
+        if about.first > self.held.end().0 + 1 {
+            // Behind a gap, which the next checkpoint would have bridged.
+            return Ok(());
+        }
+        self.since = about.since;
+        if about.kind == Kind::Fence {
+            if about.last < self.held.used().0 {
+                return Err(name());
+            }
+            self.held.cut(Seq(about.last));
+        }
+        let end = self.held.end();
+        for (record, _) in blob.records.iter().zip(about.first..).filter(|(_, seq)| *seq > end.0) {
+            self.held.push(record).map_err(|source| RestoreError::Record { key: key.to_owned(), source })?;
+        }
+        self.whole = self.whole.max(Seq(about.whole).min(self.held.end()));
+        Ok(())
+    }
+
+    fn use_up_to(&mut self, end: Seq, tables: &dyn Tables) -> Result<(), RestoreError> {
+        while let Some((seq, record)) = self.held.take(end) {
+            apply(tables, seq, &record, "the log")?;
+        }
+        Ok(())
+    }
 }
 
 /// Whether anything was shipped.

@@ -1,8 +1,9 @@
 //! What takes the tee's records to the store.
 
 use crate::{
-    blob::{self, About, Head, Kind},
-    checkpoint::{self, BLOBS_MAX, CheckpointError},
+    blob::{self, About, Head, Kind, Line, OtherLine},
+    checkpoint::{self, CheckpointError},
+    found::{self, BLOBS_MAX, Found},
     names,
     tee::{Next, Tee},
 };
@@ -40,8 +41,10 @@ const BLOBS_A_LOOK: usize = 64;
 const RETRY_FIRST: Duration = Duration::from_millis(200);
 const RETRY_LAST: Duration = Duration::from_secs(5);
 
-/// How far of it may be shipped: given what is shipped and what could be, the last record with which all bytes that the metadata speaks of are in
-/// the store.
+/// What may be shipped before the bytes that it speaks of, so that a restore, which looks for them, need not hold more in memory.
+const AHEAD_BYTES: usize = 16 << 20;
+
+/// Up to where the store has all bytes that the metadata speaks of: given what an earlier answer was, or less, and how far it is asked for.
 pub type Bound = dyn Fn(Seq, Seq) -> Seq + Send + Sync;
 
 /// What a [`Shipper`] is made of.
@@ -56,6 +59,11 @@ pub struct ShipperParts {
     pub clock: Arc<dyn Clock>,
     /// Where the number of this run comes from.
     pub entropy: Arc<dyn Entropy>,
+    /// Whose changes they are.
+    pub line: Line,
+    /// The log leaves without waiting for the bytes that it speaks of: who syncs waits for both. Otherwise it leaves behind them, so that none
+    /// of it is left out should it be needed.
+    pub is_ahead: bool,
 }
 
 /// How it stands.
@@ -98,6 +106,8 @@ struct Reached {
     seq: Seq,
     /// More of it may follow; not where a checkpoint must come first.
     is_whole: bool,
+    /// The log says that the bytes of before this process are there, or lost: without them nothing behind them need be left out.
+    is_settled: bool,
     /// Nothing more comes.
     has_stopped: bool,
 }
@@ -133,6 +143,18 @@ enum ShipError {
          is not kept in the store any more; umount one of the two"
     )]
     Fenced,
+    #[error(
+        "{0}. What is written here is not kept in the store. Copy what only this directory has from its mount, then remove it; \
+         `sluice recover --from-store` makes another directory of what the store has"
+    )]
+    OtherLine(#[from] OtherLine),
+}
+
+impl ShipError {
+    /// It is of no use to try again.
+    fn is_last(&self) -> bool {
+        matches!(self, Self::Older { .. } | Self::Fenced | Self::OtherLine(_))
+    }
 }
 
 /// What is known while it runs.
@@ -145,6 +167,16 @@ struct Position {
     made: Seq,
     /// The number of the blob that is made next.
     next: u64,
+    /// The number of the one with which this process began.
+    fence: u64,
+    /// What was there when it did: either all of its bytes are there, or no more than the store's log says.
+    start: Seq,
+    /// All bytes up to here are there.
+    whole: Seq,
+    /// What the log in the store says of that.
+    said: Seq,
+    /// The blobs behind it: their last records and lengths.
+    ahead: VecDeque<(Seq, usize)>,
     /// No record behind this one is missing in the store's log.
     since: Seq,
     /// What is made, in its order, until it and all before it are known to be there. It may be there although the answer was lost, and then
@@ -153,11 +185,46 @@ struct Position {
     making: Option<Making>,
 }
 
+impl Position {
+    /// As the store has it.
+    fn at(found: &Found) -> Self {
+        let (last, begin) = (found.last.as_ref(), found.head.as_ref().map_or(Seq(0), Head::begin));
+        let whole = last.map_or(begin, |last| Seq(last.whole));
+        // What was shipped ahead by the process before this one counts in full.
+        let ahead = last.filter(|last| last.whole < last.last).map(|last| (Seq(last.last), AHEAD_BYTES));
+        Self {
+            shipped: Seq(0),
+            head: None,
+            log_bytes: found.log_bytes,
+            made: Seq(0),
+            next: found.next,
+            fence: found.next,
+            start: Seq(0),
+            whole,
+            said: whole,
+            ahead: ahead.into_iter().collect(),
+            since: begin,
+            blobs: VecDeque::new(),
+            making: None,
+        }
+    }
+
+    /// All bytes up to `whole` are there.
+    fn is_whole_to(&mut self, whole: Seq) {
+        self.whole = whole;
+        while self.ahead.front().is_some_and(|(last, _)| *last <= whole) {
+            self.ahead.pop_front();
+        }
+    }
+}
+
 /// A blob of the log.
 struct Made {
     number: u64,
     body: Bytes,
     last: Seq,
+    /// What it says of bytes.
+    whole: Seq,
     is_there: bool,
 }
 
@@ -218,7 +285,8 @@ impl Shipper {
         let mut reached = self.reached.subscribe();
         self.wanted.fetch_max(seq.0, Relaxed);
         self.now.notify_one();
-        let done = reached.wait_for(|reached| reached.has_stopped || (reached.is_whole && reached.seq >= seq)).await;
+        let is_there = |reached: &Reached| reached.is_whole && reached.is_settled && reached.seq >= seq;
+        let done = reached.wait_for(|reached| reached.has_stopped || is_there(reached)).await;
         match done {
             Ok(reached) if !reached.has_stopped => Ok(()),
             _ => Err(self.state.lock().trouble.clone().unwrap_or_else(|| "shipping has ended".into())),
@@ -259,7 +327,7 @@ impl Shipper {
                     if self.is_waited_for() { RETRY_FIRST } else { INTERVAL }
                 }
                 Err(error) => {
-                    let is_last = matches!(error, ShipError::Older { .. } | ShipError::Fenced);
+                    let is_last = error.is_last();
                     let text = error.to_string();
                     if is_last {
                         tracing::error!("{text}");
@@ -285,7 +353,9 @@ impl Shipper {
     /// Whether it should not take its time: also until there is anything that would come back.
     fn is_waited_for(&self) -> bool {
         let reached = *self.reached.borrow();
-        !reached.is_whole || self.wanted.load(Relaxed) > reached.seq.0 || self.finishing.load(Relaxed)
+        let wanted = self.wanted.load(Relaxed);
+        let is_wanted = wanted > 0 && (wanted > reached.seq.0 || !reached.is_settled);
+        !reached.is_whole || is_wanted || self.finishing.load(Relaxed)
     }
 
     /// Ships what there is, and begins and ends checkpoints.
@@ -295,6 +365,9 @@ impl Shipper {
             None => position.insert(self.find().await?),
         };
         self.ship(position).await?;
+        if !self.reached.borrow().is_settled && self.whole(position, position.shipped) >= position.start {
+            self.show(position).await?;
+        }
         let is_long = position.log_bytes > LOG_BYTES.max(position.head.as_ref().map_or(0, |head| head.bytes))
             || position.head.as_ref().is_some_and(|head| position.next - head.log > LOG_BLOBS);
         if position.making.is_none() && (position.head.is_none() || is_long) {
@@ -322,8 +395,8 @@ impl Shipper {
                 .await
                 .map_err(|_| ShipError::Ended)??;
             self.ship(position).await?;
-            // Where the bytes of files are behind, it waits for them as well.
-            if position.shipped.0 >= head.end && position.making.is_some() {
+            // It waits for the bytes of files as well.
+            if self.whole(position, position.shipped).0 >= head.end && position.making.is_some() {
                 self.end_checkpoint(position, head).await?;
             }
         }
@@ -339,6 +412,7 @@ impl Shipper {
         }
         self.reached.send_modify(|reached| {
             reached.is_whole = position.head.is_some();
+            reached.is_settled = position.said >= position.start;
             // What no checkpoint leads to is of no use yet.
             if reached.is_whole {
                 reached.seq = position.shipped;
@@ -348,24 +422,32 @@ impl Shipper {
 
     /// What the store has. From now on this process is the one that ships.
     async fn find(&self) -> Result<Position, ShipError> {
-        let store = &self.parts.store;
+        let (store, line) = (&self.parts.store, self.parts.line);
         loop {
             let here = self.parts.tables.visible();
-            let found = checkpoint::find(store).await?;
+            let found = found::find(store).await?;
+            found.line().map_or(Ok(()), |store| store.check(line))?;
             let end = found.end();
-            if let Some(end) = end.filter(|end| *end > here) {
-                return Err(ShipError::Older { store: end.0, here: here.0 });
+            let has = end.max(found.last.map(|last| Seq(last.last))).unwrap_or_default();
+            if has > here {
+                return Err(ShipError::Older { store: has.0, here: here.0 });
+            }
+            if let Some(damage) = &found.damage {
+                tracing::warn!("{damage}: a new checkpoint takes its place");
             }
             // Without a checkpoint that leads to its end, the log in the store is of no use: another one begins here.
-            let head = found.head.filter(|_| end.is_some());
+            let head = found.head.clone().filter(|_| end.is_some());
             let (shipped, since) = match (&head, end) {
                 (Some(head), Some(end)) => (end, head.begin()),
                 _ => (here, here),
             };
-            let fenced = checkpoint::fence(store, found.next, shipped, since, self.wall_secs()).await?;
-            if let Some(next) = fenced {
-                let (log_bytes, blobs) = (found.log_bytes, VecDeque::new());
-                return Ok(Position { shipped, made: shipped, head, log_bytes, next, since, blobs, making: None });
+            let mut position = Position { shipped, made: shipped, head, since, start: here, ..Position::at(&found) };
+            position.whole = self.whole(&position, shipped);
+            let about = self.about(&position, Kind::Fence, shipped.0 + 1, shipped);
+            let Some(next) = found::fence(store, about).await? else { continue };
+            // With a newer checkpoint the number may have been free because it was removed.
+            if found::find(store).await?.head == found.head {
+                return Ok(Position { next, said: Seq(about.whole), ..position });
             }
         }
     }
@@ -397,7 +479,7 @@ impl Shipper {
             position.blobs.iter_mut().filter(|blob| blob.number == number).for_each(|blob| blob.is_there = true);
             while position.blobs.front().is_some_and(|blob| blob.is_there) {
                 let made = position.blobs.pop_front().expect("it is the front");
-                position.shipped = made.last;
+                (position.shipped, position.said) = (made.last, made.whole);
                 position.log_bytes += made.body.len() as u64;
                 self.tell(position);
             }
@@ -405,10 +487,29 @@ impl Shipper {
     }
 
     /// How far may be shipped now.
-    fn end(&self, position: &Position) -> Seq {
+    fn end(&self, position: &mut Position) -> Seq {
         let tables = &self.parts.tables;
         let end = tables.synced().min(tables.visible());
-        self.bound.get().map_or(end, |bound| bound(position.shipped, end))
+        position.is_whole_to(self.whole(position, position.made));
+        let ahead_bytes: usize = position.ahead.iter().map(|(_, bytes)| bytes).sum();
+        if self.parts.is_ahead && ahead_bytes < AHEAD_BYTES { end } else { self.bound(position, end) }
+    }
+
+    fn bound(&self, position: &Position, end: Seq) -> Seq {
+        self.bound.get().map_or(end, |bound| bound(position.whole, end))
+    }
+
+    /// Up to where, of what is not behind `end`, all bytes are known to be there. What is behind the start of this process, or else at most what
+    /// the store's log says: an object that was given up before may be spoken of in between.
+    fn whole(&self, position: &Position, end: Seq) -> Seq {
+        let whole = self.bound(position, end);
+        if whole >= position.start { whole.max(position.whole) } else { position.whole }
+    }
+
+    fn about(&self, position: &Position, kind: Kind, first: u64, last: Seq) -> About {
+        let Position { since, whole, fence, .. } = *position;
+        let (since, whole, line) = (since.0, whole.min(last).0, self.parts.line);
+        About { kind, first, last: last.0, since, whole, fence, line, wall_secs: self.wall_secs() }
     }
 
     /// Makes the next blob, if there is anything for it up to `end`.
@@ -429,11 +530,27 @@ impl Shipper {
             }
         };
         let (first, last) = (position.made.0 + 1, Seq(position.made.0 + records.len() as u64));
-        let (since, wall_secs) = (position.since.0, self.wall_secs());
-        let body = blob::encode(About { kind: Kind::Log, first, last: last.0, since, wall_secs }, &records);
-        position.blobs.push_back(Made { number: position.next, body, last, is_there: false });
-        (position.made, position.next) = (last, position.next + 1);
+        self.add(position, Kind::Log, (first, last), &records);
         true
+    }
+
+    /// The next blob, to be put.
+    fn add(&self, position: &mut Position, kind: Kind, (first, last): (u64, Seq), records: &[Vec<u8>]) {
+        position.is_whole_to(self.whole(position, last));
+        let about = self.about(position, kind, first, last);
+        let (number, body) = (position.next, blob::encode(about, records));
+        if position.whole < last {
+            position.ahead.push_back((last, body.len()));
+        }
+        position.blobs.push_back(Made { number, body, last, whole: Seq(about.whole), is_there: false });
+        (position.made, position.next) = (last, number + 1);
+    }
+
+    /// Puts an empty blob: this is still the process that ships, and what it knows of bytes is said.
+    async fn show(&self, position: &mut Position) -> Result<(), ShipError> {
+        let last = position.made;
+        self.add(position, Kind::Fence, (last.0 + 1, last), &[]);
+        self.ship(position).await
     }
 
     /// Puts a blob; returns its number.
@@ -453,8 +570,18 @@ impl Shipper {
         let (tables, store) = (self.parts.tables.clone(), self.parts.store.clone());
         let mut run = [0; 8];
         self.parts.entropy.fill(&mut run);
-        let at = (position.shipped, position.next);
-        let made = checkpoint::make(tables, store, at, u64::from_le_bytes(run), self.wall_secs());
+        let begun = Head {
+            format_version: blob::FORMAT_VERSION,
+            begin: position.shipped.0,
+            end: position.shipped.0,
+            log: position.next,
+            fence: position.fence,
+            line: self.parts.line,
+            run: u64::from_le_bytes(run),
+            parts: 0,
+            bytes: 0,
+        };
+        let made = checkpoint::make(tables, store, begun, self.wall_secs());
         let (sender, receiver) = oneshot::channel();
         let task = sluice_run::task::spawn(async move { drop(sender.send(made.await)) });
         position.making = Some(Making { task, made: receiver, head: None, log_bytes: position.log_bytes });
@@ -462,15 +589,14 @@ impl Shipper {
 
     /// The store has the log from the checkpoint's begin to its end.
     async fn end_checkpoint(&self, position: &mut Position, head: Head) -> Result<(), ShipError> {
-        let store = &self.parts.store;
         // Whether it is still this process that ships: whoever has taken over needs what this would replace.
-        let (first, last, since, wall_secs) = (position.made.0 + 1, position.made, position.since.0, self.wall_secs());
-        let about = About { kind: Kind::Fence, first, last: last.0, since, wall_secs };
-        let body = blob::encode::<&[u8]>(about, &[]);
-        position.blobs.push_back(Made { number: position.next, body, last, is_there: false });
-        position.next += 1;
-        self.ship(position).await?;
-        store.put_blob(&names::head(head.begin(), head.run), checkpoint::to_json(&head), PutMode::Overwrite).await?;
+        self.show(position).await?;
+        if position.making.as_ref().is_none_or(|making| making.head.as_ref() != Some(&head)) {
+            // Records went missing meanwhile, and another one has begun behind them.
+            return Ok(());
+        }
+        let store = &self.parts.store;
+        store.put_blob(&names::head(head.log, head.run), head.to_json(), PutMode::Overwrite).await?;
         if let Some(making) = position.making.take() {
             position.log_bytes -= making.log_bytes.min(position.log_bytes);
         }
@@ -478,7 +604,7 @@ impl Shipper {
         let store = store.clone();
         // What is left of it is removed with the next one.
         sluice_run::task::spawn(async move {
-            if let Err(error) = checkpoint::clean(&store, &head).await {
+            if let Err(error) = found::clean(&store, &head).await {
                 tracing::warn!(%error, "what an old checkpoint of the metadata has in the store was not removed");
             }
         });

@@ -27,6 +27,14 @@ struct Kept {
     since: Duration,
 }
 
+impl Kept {
+    /// Memory: beside its bytes itself, twice in a deque that has just grown, and what the allocator takes.
+    fn cost(&self) -> usize {
+        const ALLOCATION: usize = 16;
+        self.record.len() + ALLOCATION + 2 * size_of::<Self>()
+    }
+}
+
 /// What comes after a record.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Next {
@@ -63,8 +71,9 @@ impl Tee {
         if waiting.records.is_empty() {
             waiting.first = seq.0;
         }
-        waiting.bytes += record.len();
-        waiting.records.push_back(Kept { record, since });
+        let kept = Kept { record, since };
+        waiting.bytes += kept.cost();
+        waiting.records.push_back(kept);
     }
 
     /// Forgets everything up to `shipped`, and gives what comes behind it, up to `end` and about `bytes_max`.
@@ -72,7 +81,7 @@ impl Tee {
         let mut waiting = self.waiting.lock();
         while !waiting.records.is_empty() && waiting.first <= shipped.0 {
             let gone = waiting.records.pop_front().expect("it is not empty");
-            waiting.bytes -= gone.record.len();
+            waiting.bytes -= gone.cost();
             waiting.first += 1;
         }
         if waiting.records.is_empty() {
@@ -163,5 +172,16 @@ mod tests {
         (1..200).for_each(|seq| tee.push(Seq(seq), &large));
         assert!(tee.waits(Seq(0)).1 <= BYTES_MAX + (2 << 20));
         assert_eq!(tee.after(Seq(0), Seq(199), usize::MAX), Next::Gap);
+    }
+
+    /// Records of which each takes less than what is kept beside it.
+    #[test]
+    fn what_a_record_takes_beside_its_bytes_counts() {
+        let tee = Tee::new(Arc::new(ManualClock::default()));
+        let held_max = BYTES_MAX / (record(0).len() + size_of::<Kept>());
+        (1..=held_max as u64).for_each(|seq| tee.push(Seq(seq), &record(0)));
+        assert_eq!(tee.after(Seq(0), Seq(held_max as u64), usize::MAX), Next::Gap);
+        tee.after(Seq(held_max as u64), Seq(held_max as u64), 0);
+        assert_eq!(tee.waits(Seq(0)).1, 0, "all that was counted is taken off again");
     }
 }

@@ -1,7 +1,7 @@
 //! What fsync waits for.
 
 use crate::Vfs;
-use futures::future::BoxFuture;
+use futures::future::{BoxFuture, join};
 use sluice_base::{Errno, Seq};
 use sluice_run::lock::Mutex;
 use std::{fmt, pin::pin, sync::Arc};
@@ -45,11 +45,11 @@ impl Forgotten {
         self.0.lock().iter_mut().for_each(|all| all.push((first, last)));
     }
 
-    /// The last record up to `end` behind which no object is spoken of that never will be stored. What was shipped need not be kept.
-    fn cut(&self, shipped: Seq, mut end: Seq) -> Seq {
+    /// The last record up to `end` at which no object is spoken of that never will be stored. What is not behind `known` need not be kept.
+    fn cut(&self, known: Seq, mut end: Seq) -> Seq {
         let mut all = self.0.lock();
         let all = all.get_or_insert_default();
-        all.retain(|(_, last)| *last > shipped);
+        all.retain(|(_, last)| *last > known);
         while let Some((first, _)) = all.iter().find(|(first, last)| *first <= end && end < *last) {
             end = Seq(first.0 - 1);
         }
@@ -67,21 +67,27 @@ impl Forgotten {
 }
 
 impl Vfs {
-    /// How far the metadata may be shipped, of what could be up to `end`: as far as the store has all bytes that it speaks of. Otherwise what was
-    /// there before would be replaced by what may never arrive.
-    pub fn may_ship(&self, shipped: Seq, end: Seq) -> Seq {
+    /// Up to where, of what is not behind `end`, the store has all bytes that the metadata speaks of. `known` is what an earlier answer was, or less.
+    pub fn stored_up_to(&self, known: Seq, end: Seq) -> Seq {
         let stored = self.dirty.first_seq().map_or(end, |first| end.min(Seq(first.0 - 1)));
-        self.forgotten.cut(shipped, stored)
+        self.forgotten.cut(known, stored)
     }
 
     /// Resolves when the store has all bytes and all metadata of the records up to `seq`. Who waits has everything that is dirty uploaded at
-    /// once, so all who wait share objects, and blobs of metadata.
-    pub(crate) async fn in_the_store(self: Arc<Self>, ship: Arc<Ship>, seq: Seq) -> Result<(), Errno> {
-        self.bytes_stored(seq).await;
-        ship(self.forgotten.whole(seq)).await.map_err(|why| {
-            tracing::error!(why, "a sync failed: the store does not take the metadata");
-            Errno::EIO
-        })
+    /// once, so all who wait share objects, and blobs of metadata. Both are under way at the same time.
+    pub(crate) async fn in_the_store(self: Arc<Self>, ship: Arc<Ship>, mut seq: Seq) -> Result<(), Errno> {
+        loop {
+            let (shipped, ()) = join(ship(seq), self.bytes_stored(seq)).await;
+            shipped.map_err(|why| {
+                tracing::error!(why, "a sync failed: the store does not take the metadata");
+                Errno::EIO
+            })?;
+            // What was given up meanwhile, instead of stored, is spoken of up to a later record, and others on the way there.
+            match self.forgotten.whole(seq) {
+                whole if whole == seq => return Ok(()),
+                whole => seq = whole,
+            }
+        }
     }
 
     /// However long the store is away: nothing less was asked for.

@@ -7,7 +7,7 @@ use crate::{
     fsck::{byte_bar, report::Item},
     output::{note, out},
     units::{self, quoted},
-    volume::{begin_journal, open_store},
+    volume::{begin_journal, open_store, random_line},
 };
 use anyhow::{Context, bail};
 use futures::{StreamExt, stream};
@@ -20,7 +20,7 @@ use sluice_meta::{
 };
 use sluice_object::{Store, StoreError, StoreUrl, VOLUME_MARKER};
 use sluice_run::collections::HashMap;
-use sluice_ship::Restored;
+use sluice_ship::{Line, Restored};
 use std::{
     ffi::OsStr,
     path::Path,
@@ -40,10 +40,10 @@ const FILES_SHOWN: usize = 20;
 pub fn run(meta: &OsStr, store: &str, json: bool) -> anyhow::Result<ExitCode> {
     let dir = directory::volume_dir(meta)?;
     let mut restored = None;
-    let made = make(&dir, store, async |store, _, tables| {
+    let made = make(&dir, store, async |store, _, tables, line| {
         let bar = byte_bar(0, "reading the metadata");
         let now = SystemClock::default().wall().secs as u64;
-        let found = sluice_ship::restore(store, tables, now, |done, all| {
+        let found = sluice_ship::restore(store, tables, (line, now), |done, all| {
             bar.set_length(all);
             bar.set_position(done);
         });
@@ -56,11 +56,11 @@ pub fn run(meta: &OsStr, store: &str, json: bool) -> anyhow::Result<ExitCode> {
 }
 
 /// Makes the directory of the volume whose objects are in `store`: `fill` puts its metadata into the tables, and returns the number of the last
-/// change. A failure leaves nothing behind.
+/// change; from then on they are of another line. A failure leaves nothing behind.
 pub fn make(
     dir: &Path,
     store: &str,
-    fill: impl AsyncFnOnce(&Store, &VolumeConfig, &LsmTables) -> anyhow::Result<Seq>,
+    fill: impl AsyncFnOnce(&Store, &VolumeConfig, &LsmTables, Line) -> anyhow::Result<Seq>,
 ) -> anyhow::Result<Made> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("sluice-io").enable_all().build()?;
@@ -91,7 +91,7 @@ async fn write(
     dir: &Path,
     url: &str,
     traces: &mut Traces,
-    fill: impl AsyncFnOnce(&Store, &VolumeConfig, &LsmTables) -> anyhow::Result<Seq>,
+    fill: impl AsyncFnOnce(&Store, &VolumeConfig, &LsmTables, Line) -> anyhow::Result<Seq>,
 ) -> anyhow::Result<Made> {
     let nobody = VolumeConfig::nobody(url);
     if let StoreUrl::File(path) = nobody.store_url(dir)?
@@ -123,10 +123,13 @@ async fn write(
     directory::begin_recovery(dir)?;
     let tables = Arc::new(LsmTables::open(&path, LsmOptions::default()).context("making the metadata's tables")?);
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-    let seq = fill(&store, &config, &tables).await?;
+    // Whoever else has a directory of this volume is told apart from now on, also should this be interrupted.
+    let line = Line(random_line());
+    let seq = fill(&store, &config, &tables, line).await?;
     let log = Arc::new(NoLog(AtomicU64::new(seq.0)));
     let meta = Arc::new(MetaStore::new(tables.clone(), log.clone(), seq, Options::default()));
     let namespace = Namespace::new(meta.clone(), clock);
+    namespace.begin_line(line.0)?;
     let settled = settle(&namespace, &store).await?;
     let last = meta.checkpoint()?;
     begin_journal(dir, &config, Seq(last.0 + 1))?;
@@ -168,7 +171,12 @@ async fn settle(namespace: &Namespace, store: &Store) -> anyhow::Result<Settled>
             unstored.push(id);
         }
     })?;
-    let find = |id| async move { (id, store.find_object(id).await) };
+    let find = |id| async move {
+        match store.find_object(id).await {
+            Err(StoreError::Corrupt { .. }) => (id, Ok(None)),
+            found => (id, found),
+        }
+    };
     let mut found = stream::iter(unstored).map(find).buffer_unordered(REQUESTS_MAX);
     let mut settled = Settled::default();
     while let Some((id, object)) = found.next().await {
@@ -219,7 +227,7 @@ fn show(dir: &Path, made: &Made, restored: &Restored, json: bool) -> anyhow::Res
             json!({
                 "volume": config.id, "dir": dir.to_string_lossy(), "store": config.store, "seq": restored.seq.0,
                 "shipped_secs": restored.shipped_secs, "inodes": usage.inodes, "held_bytes": usage.bytes,
-                "objects_found": settled.stored, "objects_lost": settled.lost.len(),
+                "changes_left_out": restored.left_out, "objects_found": settled.stored, "objects_lost": settled.lost.len(),
                 "lost": made.lost()?,
             })
         );
@@ -233,6 +241,12 @@ fn show(dir: &Path, made: &Made, restored: &Restored, json: bool) -> anyhow::Res
         units::show_size(usage.bytes.max(0) as u64)
     );
     out!("as of its last change but those of a few seconds: what the store has was shipped {age_secs} s ago");
+    if restored.left_out > 0 {
+        out!(
+            "{} changes behind that were left out, as the bytes that they speak of had not arrived; no fsync had returned for any of them",
+            restored.left_out
+        );
+    }
     made.tell_rest(dir)?;
     Ok(ExitCode::SUCCESS)
 }

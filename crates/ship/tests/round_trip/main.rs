@@ -1,121 +1,18 @@
 //! What is shipped comes back: under faults of the store, with processes that end anywhere, with and without what their journal had.
 
-use sluice_base::{Clock, Entropy, SeededEntropy, Seq, SystemClock};
-use sluice_meta::store::{Log, LsmOptions, LsmTables, MemoryLog, MemoryTables, MetaError, MetaStore, Options, Tables};
+mod objects;
+mod rig;
+mod taken;
+
+use rig::{LONG, Rig};
+use sluice_base::{SeededEntropy, Seq};
+use sluice_meta::store::{Log, LsmOptions, LsmTables, MemoryTables, MetaError, MetaStore, Options, Tables};
 use sluice_object::{
-    FaultyBackend, MemoryBackend, Store, StoreOptions,
+    Store, StoreOptions,
     backend::{Fault, Faults, RequestKind},
 };
-use sluice_ship::{RestoreError, Shipper, ShipperParts, Tee, TeeLog, restore};
-use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc, time::Duration};
-
-const LONG: Duration = Duration::from_secs(60);
-type Keys = BTreeMap<Vec<u8>, Vec<u8>>;
-
-/// A volume's tables and log, and the store.
-struct Rig {
-    tables: Arc<MemoryTables>,
-    log: Arc<MemoryLog>,
-    backend: Arc<FaultyBackend<MemoryBackend>>,
-    store: Store,
-    /// The keys after each record.
-    history: Vec<Keys>,
-    random: SeededEntropy,
-}
-
-/// A process that ships.
-struct Process {
-    meta: Arc<MetaStore>,
-    shipper: Arc<Shipper>,
-}
-
-impl Rig {
-    fn new(seed: u64) -> Self {
-        let backend = Arc::new(FaultyBackend::new(MemoryBackend::default(), seed));
-        let options = StoreOptions { backoff_base: Duration::from_millis(1), ..StoreOptions::default() };
-        let entropy = Arc::new(SeededEntropy::new(seed));
-        let store = Store::with_backend(backend.clone(), "memory:", options, entropy);
-        let (tables, log) = Default::default();
-        Self { tables, log, backend, store, history: vec![Keys::new()], random: SeededEntropy::new(seed) }
-    }
-
-    fn below(&self, end: u64) -> u64 {
-        let mut bytes = [0; 8];
-        self.random.fill(&mut bytes);
-        u64::from_le_bytes(bytes) % end
-    }
-
-    /// Starts a process whose journal has the records behind `journal`.
-    fn start(&self, journal: Seq) -> Process {
-        let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
-        let tee = Tee::new(clock.clone());
-        for (seq, _, record) in self.log.records().into_iter().filter(|(seq, ..)| *seq > journal) {
-            tee.push(seq, &record);
-        }
-        let log = Arc::new(TeeLog::new(self.log.clone(), tee.clone()));
-        let meta = Arc::new(MetaStore::new(self.tables.clone(), log, self.log.last(), Options::default()));
-        let entropy = Arc::new(SeededEntropy::new(self.below(u64::MAX)));
-        let parts = ShipperParts { tables: meta.clone(), tee, store: self.store.clone(), clock, entropy };
-        let shipper = Shipper::new(parts);
-        let runtime = sluice_run::task::handle(&tokio::runtime::Handle::current());
-        shipper.begin(Box::new(|_, end| end), &runtime);
-        Process { meta, shipper }
-    }
-
-    /// Some transactions.
-    fn write(&mut self, process: &Process, count: u64) {
-        for _ in 0..count {
-            let mut keys = self.history.last().expect("one at least").clone();
-            let changes: Vec<_> = (0..1 + self.below(3))
-                .map(|_| {
-                    // Among them those of the tables that engines treat apart.
-                    let table = b"idsv"[self.below(4) as usize];
-                    let key = [&[table][..], &self.below(40).to_be_bytes()].concat();
-                    let value = (self.below(4) != 0).then(|| vec![self.below(256) as u8; self.below(3000) as usize]);
-                    (key, value)
-                })
-                .collect();
-            let done = process.meta.transact::<_, MetaError>(|txn| {
-                for (key, value) in &changes {
-                    match value {
-                        Some(value) => txn.put(key, value.clone()),
-                        None => txn.delete(key),
-                    }
-                }
-                txn.attach(b"header".to_vec(), b"bytes of a file");
-                Ok(())
-            });
-            for (key, value) in changes {
-                match value {
-                    Some(value) => drop(keys.insert(key, value)),
-                    None => drop(keys.remove(&key)),
-                }
-            }
-            assert_eq!(done.expect("committed").seq.0, self.history.len() as u64);
-            self.history.push(keys);
-        }
-        self.log.ensure_synced(self.log.last()).expect("memory");
-    }
-
-    /// What the store has now, and up to which record.
-    async fn restored(&self) -> Result<(Keys, Seq), RestoreError> {
-        let (tables, restored) = loop {
-            let tables = MemoryTables::default();
-            match restore(&self.store, &tables, 0, |_, _| {}).await {
-                // A process that was told to stop may still end what it was about.
-                Err(RestoreError::Moved(_)) => {}
-                restored => break (tables, restored?),
-            }
-        };
-        let mut keys = Keys::new();
-        let mut visit = |key: &[u8], value: &[u8]| {
-            keys.insert(key.to_vec(), value.to_vec());
-            ControlFlow::Continue(())
-        };
-        tables.scan(&[1], &[0xff], tables.applied(), &mut visit).expect("memory");
-        Ok((keys, restored.seq))
-    }
-}
+use sluice_ship::{Line, RestoreError, restore};
+use std::{ops::ControlFlow, sync::Arc};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn all_of_it_comes_back_from_a_store_with_faults() {
@@ -171,7 +68,7 @@ async fn damage_on_the_way_is_read_again_and_lasting_damage_is_told() {
         rig.store.delete_blob(&entry.key).await.expect("deleted");
     }
     let tables = MemoryTables::default();
-    assert!(matches!(restore(&rig.store, &tables, 0, |_, _| {}).await, Err(RestoreError::Moved(_))));
+    assert!(matches!(restore(&rig.store, &tables, (Line(9), 0), |_, _| {}).await, Err(RestoreError::Moved(_))));
 }
 
 /// A blob may be there although its answer was lost and the store then away for longer than a request lasts: it is not somebody else's.
@@ -218,7 +115,7 @@ async fn a_checkpoint_larger_than_memory_comes_back_whole() {
         process.shipper.stop();
         let dir = tempfile::tempdir().expect("a directory");
         let tables = LsmTables::open(dir.path(), LsmOptions::default()).expect("tables");
-        let restored = restore(&rig.store, &tables, 0, |_, _| {}).await.expect("restored");
+        let restored = restore(&rig.store, &tables, (Line(9), 0), |_, _| {}).await.expect("restored");
         drop(tables);
         let tables = LsmTables::open(dir.path(), LsmOptions::default()).expect("tables");
         assert_eq!((restored.seq, tables.persisted()), (rig.log.last(), rig.log.last()));

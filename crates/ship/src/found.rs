@@ -1,0 +1,153 @@
+//! What the store has, and taking it over.
+
+use crate::{
+    blob::{self, About, BadBlob, HEADER_BYTES, Head, Kind, Line},
+    names,
+};
+use sluice_base::Seq;
+use sluice_object::{PutMode, Store, StoreError, backend::ListEntry};
+
+/// Blobs of the log that are under way at once: a sync that comes while one is need not wait for that before its own.
+pub(crate) const BLOBS_MAX: usize = 4;
+
+/// Something in the store that does not parse, although it was read twice.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key} in the store is damaged: {source}")]
+pub struct Damage {
+    /// Which.
+    pub key: String,
+    /// How.
+    pub source: BadBlob,
+}
+
+/// What the store has.
+pub(crate) struct Found {
+    /// The newest checkpoint.
+    pub(crate) head: Option<Head>,
+    /// The blob of the log behind the last one.
+    pub(crate) next: u64,
+    /// The header of the last one that counts; none without a log.
+    pub(crate) last: Option<About>,
+    /// Bytes of the log from the checkpoint on.
+    pub(crate) log_bytes: u64,
+    /// The newest checkpoint or one of the last blobs cannot be used.
+    pub(crate) damage: Option<Damage>,
+}
+
+impl Found {
+    /// The last record that comes back; none without a checkpoint that leads to the end of the log.
+    pub(crate) fn end(&self) -> Option<Seq> {
+        let head = self.head.as_ref().filter(|_| self.damage.is_none())?;
+        match self.last {
+            None => Some(head.begin()),
+            Some(last) => (last.since <= head.begin).then_some(Seq(last.last.max(head.begin))),
+        }
+    }
+
+    /// Whose it is.
+    pub(crate) fn line(&self) -> Option<Line> {
+        self.last.map(|last| last.line).or(self.head.as_ref().map(|head| head.line))
+    }
+}
+
+/// Looks what the store has.
+pub(crate) async fn find(store: &Store) -> Result<Found, StoreError> {
+    let keys: Vec<String> = store.list_blobs(names::CHECKPOINTS).await?.into_iter().map(|entry| entry.key).collect();
+    let (mut head, mut damage) = (None, None);
+    if let Some(key) = names::newest_head(keys.iter()) {
+        match read(store, key, |bytes| Head::parse(bytes)).await? {
+            Ok(found) => head = Some(found),
+            Err(bad) => damage = Some(bad),
+        }
+    }
+    let log = store.list_blobs(names::LOG).await?;
+    let numbers: Vec<u64> = log.iter().filter_map(|entry| names::log_number(&entry.key)).collect();
+    let next = match &head {
+        Some(head) => names::chain(&numbers, head.log),
+        None => numbers.iter().max().map_or(0, |last| last + 1),
+    };
+    let first = head.as_ref().map_or(0, |head| head.log);
+    let counts = |key: &str| names::log_number(key).is_some_and(|number| (first..next).contains(&number));
+    let log_bytes = log.iter().filter(|entry| counts(&entry.key)).map(|entry| entry.bytes).sum();
+    // Of those that were under way when another process took over, the last few may be void: so many as a fence covers.
+    let window = first.max(next.saturating_sub(2 * BLOBS_MAX as u64))..next;
+    let mut last: Option<About> = None;
+    for number in numbers.into_iter().filter(|number| window.contains(number)) {
+        match read(store, &names::log(number), |bytes| blob::decode(bytes).map(|blob| blob.about)).await? {
+            Ok(about) => last = last.filter(|last| last.fence > about.fence).or(Some(about)),
+            Err(bad) => damage = Some(bad),
+        }
+    }
+    Ok(Found { head, next, last, log_bytes, damage })
+}
+
+/// Reads and parses, twice where it does not parse: it may be damaged on its way only.
+async fn read<T>(
+    store: &Store,
+    key: &str,
+    parse: impl Fn(&[u8]) -> Result<T, BadBlob>,
+) -> Result<Result<T, Damage>, StoreError> {
+    if let Ok(value) = parse(&store.get_blob(key).await?) {
+        return Ok(Ok(value));
+    }
+    match parse(&store.get_blob(key).await?) {
+        // Not damage: it must stay as it is.
+        Err(BadBlob::Newer(_)) => {
+            Err(StoreError::Invalid { what: format!("{key}: a newer sluice has written it: use that") })
+        }
+        other => Ok(other.map_err(|source| Damage { key: key.to_owned(), source })),
+    }
+}
+
+/// Ends the log of whoever has shipped so far, with the fence `about`; returns the number that comes next. `None` when somebody has just made one
+/// more.
+///
+/// The blob with the fence's number is created: whoever is first has it. What comes behind it may be under way as well and even be there; it
+/// is void, and replaced, as its number is needed. A fence there is another's, who has taken over meanwhile. As everybody goes on from number to
+/// number, and creates before replacing, nobody replaces another's fence or what came behind it.
+pub(crate) async fn fence(store: &Store, about: About) -> Result<Option<u64>, StoreError> {
+    debug_assert_eq!(about.kind, Kind::Fence);
+    let body = blob::encode::<&[u8]>(about, &[]);
+    let next = about.fence + BLOBS_MAX as u64;
+    for number in about.fence..next {
+        let key = names::log(number);
+        match store.put_blob(&key, body.clone(), PutMode::Create).await {
+            Err(StoreError::Exists { .. }) if number > about.fence => {
+                let found = read(store, &key, |bytes| blob::decode(bytes).map(|blob| blob.about)).await?;
+                if found.is_ok_and(|found| found.fence > about.fence) {
+                    return Ok(None);
+                }
+                store.put_blob(&key, body.clone(), PutMode::Overwrite).await?;
+            }
+            Err(StoreError::Exists { .. }) => return Ok(None),
+            other => other?,
+        }
+    }
+    Ok(Some(next))
+}
+
+/// Removes what `head` and the log behind it do not need.
+pub(crate) async fn clean(store: &Store, head: &Head) -> Result<(), StoreError> {
+    for key in unneeded(store, head).await?.into_iter().map(|entry| entry.key) {
+        store.delete_blob(&key).await?;
+    }
+    Ok(())
+}
+
+/// A process that stood still for so long, and was taken over from meanwhile, might find the number of its next blob free again.
+const FENCES_STAY_SECS: i64 = 24 * 3600;
+
+/// What `head` and the log behind it do not need; heads first: without its parts one is worse than none. Fences stay for a day.
+pub(crate) async fn unneeded(store: &Store, head: &Head) -> Result<Vec<ListEntry>, StoreError> {
+    let kept = names::checkpoint(head.log, head.run);
+    let (parts, log) = (store.list_blobs(names::CHECKPOINTS).await?, store.list_blobs(names::LOG).await?);
+    let now = log.iter().map(|entry| entry.modified).max().unwrap_or_default();
+    let is_old = |entry: &ListEntry| {
+        let may_stop_somebody =
+            entry.bytes == HEADER_BYTES as u64 && now.seconds_since(entry.modified) < FENCES_STAY_SECS;
+        names::log_number(&entry.key).is_some_and(|number| number < head.log) && !may_stop_somebody
+    };
+    let old = parts.into_iter().filter(|entry| entry.key < kept).chain(log.into_iter().filter(is_old));
+    let (heads, others): (Vec<_>, Vec<_>) = old.partition(|entry| entry.key.ends_with("/head"));
+    Ok(heads.into_iter().chain(others).collect())
+}
