@@ -6,8 +6,8 @@ use sluice_base::{Seq, crc::crc32c};
 
 const MAGIC: &[u8; 8] = b"SLUICEMD";
 const VERSION: u32 = 2;
-/// magic 8, version u32, CRC u32, first u64, last u64, since u64, whole u64, fence u64, line u64, wall clock u64, records u32, kind u32.
-pub(crate) const HEADER_BYTES: usize = 80;
+/// magic 8, version u32, CRC u32, first u64, last u64, since u64, whole u64, fence u64, base u64, line u64, wall clock u64, records u32, kind u32.
+pub(crate) const HEADER_BYTES: usize = 88;
 
 /// What a blob is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -69,6 +69,8 @@ pub(crate) struct About {
     pub(crate) whole: u64,
     /// Of the log: the number of the fence by which the process that made it began. Behind a later fence it is void.
     pub(crate) fence: u64,
+    /// Of the log: the number in the name of the checkpoint that this process found, or made. One that somebody else has made since does not count.
+    pub(crate) base: u64,
     /// Whose changes they are.
     pub(crate) line: Line,
     /// When it was made: seconds since 1970.
@@ -91,13 +93,15 @@ pub enum BadBlob {
 
 /// The bytes of a blob.
 pub(crate) fn encode<R: AsRef<[u8]>>(about: About, records: &[R]) -> Bytes {
-    let About { kind, first, last, since, whole, fence, line, wall_secs } = about;
+    let About { kind, first, last, since, whole, fence, base, line, wall_secs } = about;
     let len = records.iter().map(|record| 4 + record.as_ref().len()).sum::<usize>();
     let mut out = Vec::with_capacity(HEADER_BYTES + len);
     out.extend(MAGIC);
     out.extend(VERSION.to_le_bytes());
     out.extend([0; 4]);
-    [first, last, since, whole, fence, line.0, wall_secs].iter().for_each(|number| out.extend(number.to_le_bytes()));
+    [first, last, since, whole, fence, base, line.0, wall_secs]
+        .iter()
+        .for_each(|number| out.extend(number.to_le_bytes()));
     out.extend((records.len() as u32).to_le_bytes());
     out.extend((kind as u32).to_le_bytes());
     for record in records {
@@ -125,14 +129,14 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Blob<'_>, BadBlob> {
     if crc32c(&bytes[16..]) != u32_at(12) {
         return Err(BadBlob::Checksum);
     }
-    let kind = match u32_at(76) {
+    let kind = match u32_at(84) {
         1 => Kind::Log,
         2 => Kind::Part,
         3 => Kind::Fence,
         _ => return Err(BadBlob::Other),
     };
     let mut records = Vec::new();
-    for _ in 0..u32_at(72) {
+    for _ in 0..u32_at(80) {
         let (len, tail) = rest.split_first_chunk::<4>().ok_or(BadBlob::Other)?;
         let (record, tail) = tail.split_at_checked(u32::from_le_bytes(*len) as usize).ok_or(BadBlob::Other)?;
         records.push(record);
@@ -144,8 +148,9 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Blob<'_>, BadBlob> {
     if !rest.is_empty() || !is_sound {
         return Err(BadBlob::Other);
     }
-    let (since, whole, fence, line, wall_secs) = (u64_at(32), u64_at(40), u64_at(48), Line(u64_at(56)), u64_at(64));
-    let about = About { kind, first, last, since, whole, fence, line, wall_secs };
+    let (since, whole, fence) = (u64_at(32), u64_at(40), u64_at(48));
+    let (base, line, wall_secs) = (u64_at(56), Line(u64_at(64)), u64_at(72));
+    let about = About { kind, first, last, since, whole, fence, base, line, wall_secs };
     Ok(Blob { about, records })
 }
 
@@ -201,7 +206,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn about(kind: Kind, first: u64, last: u64) -> About {
-        About { kind, first, last, since: 3, whole: 4, fence: 2, line: Line(77), wall_secs: 99 }
+        About { kind, first, last, since: 3, whole: 4, fence: 2, base: 1, line: Line(77), wall_secs: 99 }
     }
 
     #[test]

@@ -39,7 +39,8 @@ pub(crate) async fn make(
         let portion = sluice_run::task::spawn_blocking(move || portion(&read, &at)).await;
         let Portion { records, next } = portion.map_err(|_| CheckpointError::Ended)??;
         let (since, whole) = (begin, begin);
-        let about = About { kind: Kind::Part, first: begin, last: parts.into(), since, whole, fence, line, wall_secs };
+        let (kind, first, last, base) = (Kind::Part, begin, parts.into(), log);
+        let about = About { kind, first, last, since, whole, fence, base, line, wall_secs };
         let body = blob::encode(about, &records);
         bytes += body.len() as u64;
         store.put_blob(&names::part(log, run, parts), body, PutMode::Overwrite).await?;

@@ -53,32 +53,53 @@ impl Found {
 /// Looks what the store has.
 pub(crate) async fn find(store: &Store) -> Result<Found, StoreError> {
     let keys: Vec<String> = store.list_blobs(names::CHECKPOINTS).await?.into_iter().map(|entry| entry.key).collect();
-    let (mut head, mut damage) = (None, None);
-    if let Some(key) = names::newest_head(keys.iter()) {
-        match read(store, key, |bytes| Head::parse(bytes)).await? {
-            Ok(found) => head = Some(found),
-            Err(bad) => damage = Some(bad),
-        }
-    }
     let log = store.list_blobs(names::LOG).await?;
     let numbers: Vec<u64> = log.iter().filter_map(|entry| names::log_number(&entry.key)).collect();
+    let (head, mut damage) = newest(store, &keys, None).await?;
     let next = match &head {
         Some(head) => names::chain(&numbers, head.log),
         None => numbers.iter().max().map_or(0, |last| last + 1),
     };
-    let first = head.as_ref().map_or(0, |head| head.log);
-    let counts = |key: &str| names::log_number(key).is_some_and(|number| (first..next).contains(&number));
-    let log_bytes = log.iter().filter(|entry| counts(&entry.key)).map(|entry| entry.bytes).sum();
     // Of those that were under way when another process took over, the last few may be void: so many as a fence covers.
-    let window = first.max(next.saturating_sub(2 * BLOBS_MAX as u64))..next;
+    let window = next.saturating_sub(2 * BLOBS_MAX as u64)..next;
     let mut last: Option<About> = None;
-    for number in numbers.into_iter().filter(|number| window.contains(number)) {
+    for &number in numbers.iter().filter(|number| window.contains(number)) {
         match read(store, &names::log(number), |bytes| blob::decode(bytes).map(|blob| blob.about)).await? {
             Ok(about) => last = last.filter(|last| last.fence > about.fence).or(Some(about)),
             Err(bad) => damage = Some(bad),
         }
     }
+    let head = match (head, &last) {
+        (Some(head), Some(last)) if is_late(&head, last) => newest(store, &keys, Some(last)).await?.0,
+        (head, _) => head,
+    };
+    let first = head.as_ref().map_or(0, |head| head.log);
+    let counts = |key: &str| names::log_number(key).is_some_and(|number| (first..next).contains(&number));
+    let log_bytes = log.iter().filter(|entry| counts(&entry.key)).map(|entry| entry.bytes).sum();
     Ok(Found { head, next, last, log_bytes, damage })
+}
+
+/// Whether a checkpoint arrived only when somebody else had taken over: what comes behind does not lead on from it.
+fn is_late(head: &Head, last: &About) -> bool {
+    head.fence < last.fence && head.log > last.base
+}
+
+/// The head of the newest checkpoint that counts, in view of the last blob of the log.
+async fn newest(
+    store: &Store,
+    keys: &[String],
+    last: Option<&About>,
+) -> Result<(Option<Head>, Option<Damage>), StoreError> {
+    let mut heads: Vec<&String> = keys.iter().filter(|key| key.ends_with("/head")).collect();
+    heads.sort_unstable();
+    for key in heads.into_iter().rev() {
+        match read(store, key, Head::parse).await? {
+            Ok(head) if last.is_some_and(|last| is_late(&head, last)) => {}
+            Ok(head) => return Ok((Some(head), None)),
+            Err(damage) => return Ok((None, Some(damage))),
+        }
+    }
+    Ok((None, None))
 }
 
 /// Reads and parses, twice where it does not parse: it may be damaged on its way only.
@@ -151,3 +172,6 @@ pub(crate) async fn unneeded(store: &Store, head: &Head) -> Result<Vec<ListEntry
     let (heads, others): (Vec<_>, Vec<_>) = old.partition(|entry| entry.key.ends_with("/head"));
     Ok(heads.into_iter().chain(others).collect())
 }
+
+#[cfg(test)]
+mod tests;

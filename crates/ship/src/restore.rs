@@ -111,8 +111,9 @@ pub async fn restore(
             return Err(RestoreError::Short { place: store.place().to_owned(), end: whole.0, needed: head.end });
         }
         // Only now that there is somebody to go on with it.
-        let (fence, kind, first, last) = (next.end, Kind::Fence, whole.0 + 1, whole.0);
-        let about = About { kind, first, last, since: log.since, whole: whole.0, fence, line, wall_secs };
+        let (kind, first, last, since) = (Kind::Fence, whole.0 + 1, whole.0, log.since);
+        let (fence, base) = (next.end, head.log);
+        let about = About { kind, first, last, since, whole: last, fence, base, line, wall_secs };
         let fenced = found::fence(store, about).await?;
         let found = looked(store).await?;
         // With a newer checkpoint the number may have been free because it was removed.

@@ -169,6 +169,8 @@ struct Position {
     next: u64,
     /// The number of the one with which this process began.
     fence: u64,
+    /// The number of the checkpoint that it found, or made.
+    base: u64,
     /// What was there when it did: either all of its bytes are there, or no more than the store's log says.
     start: Seq,
     /// All bytes up to here are there.
@@ -199,6 +201,7 @@ impl Position {
             made: Seq(0),
             next: found.next,
             fence: found.next,
+            base: found.head.as_ref().map_or(0, |head| head.log),
             start: Seq(0),
             whole,
             said: whole,
@@ -507,9 +510,9 @@ impl Shipper {
     }
 
     fn about(&self, position: &Position, kind: Kind, first: u64, last: Seq) -> About {
-        let Position { since, whole, fence, .. } = *position;
+        let Position { since, whole, fence, base, .. } = *position;
         let (since, whole, line) = (since.0, whole.min(last).0, self.parts.line);
-        About { kind, first, last: last.0, since, whole, fence, line, wall_secs: self.wall_secs() }
+        About { kind, first, last: last.0, since, whole, fence, base, line, wall_secs: self.wall_secs() }
     }
 
     /// Makes the next blob, if there is anything for it up to `end`.
@@ -600,8 +603,10 @@ impl Shipper {
         if let Some(making) = position.making.take() {
             position.log_bytes -= making.log_bytes.min(position.log_bytes);
         }
-        position.head = Some(head.clone());
-        let store = store.clone();
+        (position.base, position.head) = (head.log, Some(head.clone()));
+        // Only who still ships removes anything.
+        self.show(position).await?;
+        let store = self.parts.store.clone();
         // What is left of it is removed with the next one.
         sluice_run::task::spawn(async move {
             if let Err(error) = found::clean(&store, &head).await {

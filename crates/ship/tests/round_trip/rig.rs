@@ -66,7 +66,8 @@ impl Bytes {
 impl Rig {
     pub fn new(seed: u64) -> Self {
         let backend = Arc::new(FaultyBackend::new(MemoryBackend::default(), seed));
-        let options = StoreOptions { backoff_base: Duration::from_millis(1), ..StoreOptions::default() };
+        let (backoff_base, attempts_max) = (Duration::from_millis(1), 20);
+        let options = StoreOptions { backoff_base, attempts_max, ..StoreOptions::default() };
         let entropy = Arc::new(SeededEntropy::new(seed));
         let store = Store::with_backend(backend.clone(), "memory:", options, entropy);
         let (tables, log) = Default::default();

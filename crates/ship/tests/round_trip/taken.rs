@@ -1,1 +1,172 @@
+//! One process ships after another, of which each may still have something under way.
 
+use crate::rig::{Bytes, LONG, Rig, all_keys};
+use sluice_base::{ObjectId, Seq};
+use sluice_object::{
+    PutMode,
+    backend::{Fault, RequestKind},
+};
+use sluice_ship::{Line, RestoreError, survey};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use tokio::time::timeout;
+
+/// The numbers of the log's blobs.
+async fn numbers(rig: &Rig) -> Vec<u64> {
+    let log = rig.store.list_blobs("meta/log").await.expect("listed");
+    log.iter().map(|entry| u64::from_str_radix(&entry.key["meta/log/".len()..], 16).expect("a number")).collect()
+}
+
+/// Waits for a blob of the log.
+async fn blob(rig: &Rig, number: u64) {
+    let is_there = async {
+        while !numbers(rig).await.contains(&number) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(LONG, is_there).await.expect("it was put");
+}
+
+/// Waits until the store was asked to put so many things.
+async fn requests(rig: &Rig, count: u64) {
+    let all_sent = async {
+        while rig.backend.count(RequestKind::Put) < count {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(LONG, all_sent).await.expect("they were sent");
+}
+
+/// Of two blobs under way at a host's loss only the second arrived, and whoever restores is lost in turn, in the midst of its fence: what the second
+/// blob says stays void, although it goes on where the log ends.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_fence_that_was_half_made_holds() {
+    let mut rig = Rig::new(5);
+    let process = rig.start(Seq(0));
+    rig.write(&process, 5);
+    process.shipper.finish(LONG).await.expect("shipped");
+    process.shipper.stop();
+    // The next one has bytes to store from before; once they are, it says so, in a blob without records.
+    let bytes = Arc::new(Bytes::default());
+    bytes.0.lock().objects.insert(ObjectId([1; 16]), rig.log.last().0 + 1);
+    rig.write(&process, 2);
+    let (next, end) = (numbers(&rig).await.into_iter().max().expect("some") + 1, rig.log.last());
+    let process = rig.start_with(Seq(0), bytes.clone(), true);
+    blob(&rig, next + 4).await;
+    rig.backend.plan(RequestKind::Put, Fault::Hang);
+    let (puts, shipper) = (rig.backend.count(RequestKind::Put), process.shipper.clone());
+    bytes.0.lock().objects.clear();
+    tokio::spawn(async move { shipper.shipped(end).await });
+    requests(&rig, puts + 1).await;
+    rig.write(&process, 3);
+    let (shipper, last) = (process.shipper.clone(), rig.log.last());
+    tokio::spawn(async move { shipper.shipped(last).await });
+    blob(&rig, next + 6).await;
+    process.shipper.stop();
+
+    rig.backend.plan(RequestKind::Put, Fault::None);
+    rig.backend.plan(RequestKind::Put, Fault::Hang);
+    assert!(timeout(Duration::from_millis(500), rig.restore_as(Line(2))).await.is_err(), "it was to be lost");
+    assert_eq!(survey(&rig.store).await.expect("a store").line, Some(Line(2)), "its fence is there");
+    for line in [3, 4] {
+        let (tables, restored) = rig.restore_as(Line(line)).await.expect("restored");
+        assert_eq!(restored.seq, end);
+        assert!(all_keys(&tables) == rig.history[end.0 as usize]);
+        rig.go_on(tables, end, Line(line));
+    }
+    let process = rig.start(Seq(0));
+    rig.write(&process, 4);
+    process.shipper.finish(LONG).await.expect("shipped");
+    process.shipper.stop();
+    let (keys, seq) = rig.restored().await.expect("restored");
+    assert!(seq == rig.log.last() && keys == *rig.history.last().expect("some"));
+}
+
+/// A process that is believed to be lost finishes its checkpoint long after another one has gone on, and removes what that does not need.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_checkpoint_that_is_late_does_no_harm() {
+    let mut rig = Rig::new(6);
+    let process = rig.start(Seq(0));
+    rig.write(&process, 5);
+    process.shipper.finish(LONG).await.expect("shipped");
+    process.shipper.stop();
+    // Without what was written before in its journal it needs another checkpoint: a fence of four blobs, a part, two blobs that say how far it is, and
+    // then the head comes late.
+    let late = Duration::from_millis(1500);
+    (0..7).for_each(|_| rig.backend.plan(RequestKind::Put, Fault::None));
+    rig.backend.plan(RequestKind::Put, Fault::Delay(late));
+    rig.write(&process, 1);
+    let puts = rig.backend.count(RequestKind::Put);
+    let zombie = rig.start(rig.log.last());
+    requests(&rig, puts + 8).await;
+    let (tables, restored) = rig.restore_as(Line(2)).await.expect("restored");
+    rig.go_on(tables, restored.seq, Line(2));
+    let process = rig.start(rig.log.last());
+    rig.write(&process, 5);
+    process.shipper.finish(LONG).await.expect("shipped");
+    let heads = || rig.backend.inner().keys().into_iter().filter(|key| key.ends_with("/head")).collect::<BTreeSet<_>>();
+    let was = heads();
+    let came_late = async {
+        while heads().is_subset(&was) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(LONG, came_late).await.expect("it came late");
+    assert!(zombie.shipper.shipped(Seq(u64::MAX)).await.expect_err("it was fenced").contains("another"));
+    rig.write(&process, 5);
+    process.shipper.finish(LONG).await.expect("shipped");
+    process.shipper.stop();
+    let (keys, seq) = rig.restored().await.expect("restored");
+    assert!(seq == rig.log.last() && keys == *rig.history.last().expect("some"));
+}
+
+/// What is damaged in the store is told by whoever restores, and replaced by whoever has the volume.
+#[tokio::test(flavor = "multi_thread")]
+async fn damage_of_what_is_newest_is_replaced() {
+    for directory in ["meta/checkpoint", "meta/log"] {
+        let mut rig = Rig::new(8);
+        let process = rig.start(Seq(0));
+        rig.write(&process, 5);
+        process.shipper.finish(LONG).await.expect("shipped");
+        rig.write(&process, 5);
+        process.shipper.finish(LONG).await.expect("shipped");
+        process.shipper.stop();
+        let newest = rig.store.list_blobs(directory).await.expect("listed").pop().expect("a blob").key;
+        let mut body = rig.store.get_blob(&newest).await.expect("a body").to_vec();
+        body[20] ^= 0x81;
+        rig.store.put_blob(&newest, body.into(), PutMode::Overwrite).await.expect("put");
+        match rig.restored().await {
+            Err(RestoreError::Bad { key, .. }) => assert_eq!(key, newest),
+            other => panic!("{newest}: {other:?}"),
+        }
+        assert_eq!(survey(&rig.store).await.expect("a store").damage.expect("some").key, newest);
+        // Even where its journal has everything that the store has not.
+        let process = rig.start(Seq(5));
+        process.shipper.finish(LONG).await.expect("shipped");
+        rig.write(&process, 5);
+        process.shipper.finish(LONG).await.expect("shipped");
+        process.shipper.stop();
+        let (keys, seq) = rig.restored().await.expect("restored");
+        assert!(seq == rig.log.last() && keys == *rig.history.last().expect("some"));
+    }
+}
+
+/// Who has shipped another line's changes is not followed, however many there are.
+#[tokio::test(flavor = "multi_thread")]
+async fn another_line_is_left_alone() {
+    let mut rig = Rig::new(9);
+    let process = rig.start(Seq(0));
+    rig.write(&process, 5);
+    process.shipper.finish(LONG).await.expect("shipped");
+    process.shipper.stop();
+    let (_, restored) = rig.restore_as(Line(2)).await.expect("restored");
+    assert_eq!(restored.seq, rig.log.last());
+    for _ in 0..2 {
+        let keys = rig.backend.inner().keys();
+        let old = rig.start(Seq(0));
+        let why = old.shipper.finish(LONG).await.expect_err("it is not of that line");
+        assert!(why.contains("another line of changes") && old.shipper.status().stopped, "{why}");
+        assert_eq!(rig.backend.inner().keys(), keys);
+        // Also with more than the store has.
+        rig.write(&old, 5);
+    }
+}
