@@ -43,7 +43,7 @@ pub use peers::{member_list, node_messages, unstored_bytes};
 pub type Target = (&'static str, fn(&[u8]));
 
 /// All of them.
-pub const TARGETS: [Target; 20] = [
+pub const TARGETS: [Target; 21] = [
     ("credentials_ini", credentials_ini),
     ("data_note", data_note),
     ("dump", dump),
@@ -58,6 +58,7 @@ pub const TARGETS: [Target; 20] = [
     ("node_messages", node_messages),
     ("object_tail", object_tail),
     ("scrub_record", scrub_record),
+    ("shipped_metadata", shipped_metadata),
     ("slot_table", slot_table),
     ("store_url", store_url),
     ("unstored_bytes", unstored_bytes),
@@ -168,6 +169,19 @@ pub fn dump(bytes: &[u8]) {
             Dump::open(&again[..]).and_then(|dump| dump.load(&tables, seq, |_| {})).expect("what was dumped is loaded");
         }
     }
+}
+
+/// A blob of the metadata in the store, and a checkpoint's head.
+pub fn shipped_metadata(bytes: &[u8]) {
+    const CRC_AT: usize = 12;
+    let mut mended = bytes.to_vec();
+    if let Some((header, rest)) = mended.split_at_mut_checked(CRC_AT + 4) {
+        header[CRC_AT..].copy_from_slice(&crc32c(rest).to_le_bytes());
+    }
+    for bytes in [bytes, &mended] {
+        let _ = sluice_ship::parse(bytes);
+    }
+    let _ = sluice_ship::parse_head(bytes);
 }
 
 /// What the metadata tables hold besides extents.

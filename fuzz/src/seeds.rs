@@ -45,6 +45,7 @@ pub fn seeds() -> Vec<(&'static str, &'static str, Vec<u8>)> {
     add("metadata_record", transactions());
     add("dump", vec![("small", dumped())]);
     add("metadata_rpc", messages());
+    add("shipped_metadata", sluice_ship::samples());
     add("value_records", values());
     add("extent_records", extents());
     add("data_note", notes());

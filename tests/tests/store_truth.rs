@@ -527,6 +527,67 @@ fn names_that_arrived_before_their_bytes_get_them_from_the_journal() {
     gateway.stop();
 }
 
+/// What is wrong with the metadata in the store is found before it is needed, and the next mount puts it right; what nothing needs is removed.
+#[test]
+fn fsck_and_gc_look_at_the_metadata_in_the_store() {
+    let scratch = Scratch::new();
+    let (path, copy) = (scratch.path().join("store"), scratch.path().join("copy"));
+    let store = format!("file:{}", path.display());
+    let volume = Volume::new().option("--store", &store);
+    let mount = volume.up();
+    fs::write(mount.path("file"), noise(1, 10_000)).unwrap();
+    mount.umount();
+    let sluice = |words: &[&str]| volume.sluice([words[0], volume.dir().to_str().unwrap()].iter().chain(&words[1..]));
+    let finds = |words: &[&str], findings: &[&str]| {
+        let ran = sluice(words);
+        assert!(ran.code == Some(1) && findings.iter().all(|finding| ran.stdout.contains(finding)), "{ran:?}");
+    };
+    sluice(&["fsck", "--data"]).ok();
+    // Of a checkpoint that was never finished.
+    let stray = path.join("meta/checkpoint/0000000000000000-0000000000000001/00000000");
+    fs::create_dir_all(stray.parent().unwrap()).unwrap();
+    fs::write(&stray, b"a part").unwrap();
+    let ran = sluice(&["gc", "--delete"]).ok();
+    assert!(!ran.stdout.contains("shipped metadata") && stray.exists(), "it is young: {ran:?}");
+    let ran = sluice(&["gc", "--delete", "--min-age", "0s"]).ok();
+    assert!(ran.stdout.contains("shipped metadata") && !stray.exists(), "{ran:?}");
+    run(Command::new("cp").args(["-a"]).arg(path.join("meta")).arg(&copy), LIMIT).ok();
+    let all = names_below(&path.join("meta"));
+    let newest = |part: &str, is: fn(&str) -> bool| {
+        all.iter().filter(|name| name.contains(part) && is(name)).next_back().expect("one").clone()
+    };
+    let part = newest("/checkpoint/", |name| !name.ends_with("/head"));
+    let head = newest("/checkpoint/", |name| name.ends_with("/head"));
+    let log = newest("/log/", |_| true);
+    for (name, is_removed, is_read_only_whole) in
+        [(&part, false, true), (&part, true, false), (&head, false, false), (&log, false, false)]
+    {
+        if is_removed {
+            fs::remove_file(name).unwrap();
+        } else {
+            let mut bytes = fs::read(name).unwrap();
+            bytes[30] ^= 0x81;
+            fs::write(name, bytes).unwrap();
+        }
+        let key = &name[name.find("meta/").unwrap()..];
+        if is_read_only_whole {
+            sluice(&["fsck"]).ok();
+            finds(&["fsck", "--data"], &["the metadata in the store", key, "checksum"]);
+        } else {
+            finds(&["fsck"], &["the metadata in the store", key, "makes a new checkpoint"]);
+            sluice(&["gc", "--delete"]).refused_with(&[key, "nothing was deleted"]);
+            recover(&Volume::new(), &store).refused_with(&[key]);
+            volume.up().umount();
+            sluice(&["fsck", "--data"]).ok();
+            let other = Volume::new();
+            recover(&other, &store).ok();
+            other.fsck_is_clean();
+        }
+        fs::remove_dir_all(path.join("meta")).unwrap();
+        run(Command::new("cp").args(["-a"]).arg(&copy).arg(path.join("meta")), LIMIT).ok();
+    }
+}
+
 #[test]
 fn mistakes_are_told_with_what_to_do() {
     let scratch = Scratch::new();

@@ -4,6 +4,7 @@ mod data;
 mod identity;
 mod offline;
 pub mod report;
+mod shipped;
 mod stored;
 
 pub use offline::open_for_repair;
@@ -37,9 +38,9 @@ use stored::Listing;
 ///
 /// Examples:
 ///
-///   sluice fsck ~/volume              quick: metadata, and that every object is there
+///   sluice fsck ~/volume              quick: metadata, and that every object and the metadata's copy in the store is there
 ///
-///   sluice fsck ~/volume --data       also reads every object and verifies its checksums
+///   sluice fsck ~/volume --data       also reads all of them and verifies their checksums
 ///
 ///   sluice fsck ~/volume --repair     mends what it can
 #[derive(clap::Args)]
@@ -49,7 +50,7 @@ pub struct FsckArgs {
     /// Mend what is found
     #[arg(long)]
     pub repair: bool,
-    /// Read every object in the store and verify its checksums
+    /// Read every object and the metadata's copy in the store, and verify their checksums
     #[arg(long)]
     pub data: bool,
     /// Where the objects are, when meta/volume.json is damaged and does not tell
@@ -108,6 +109,7 @@ fn check(
     }
     spinner.finish_and_clear();
     if let Some(listing) = &listing {
+        outcome.items.extend(runtime.block_on(shipped::check(&volume, args.data)));
         outcome.items.extend(stored::compare(&volume, listing)?);
         if args.data {
             outcome.items.extend(runtime.block_on(data::verify(&volume, listing, &mut outcome.data))?);

@@ -86,6 +86,9 @@ pub enum BadBlob {
     /// Written by a newer version of this program.
     #[error("it has version {0}, and this sluice knows {VERSION}: use a newer one")]
     Newer(u32),
+    /// Part of a checkpoint, and not there.
+    #[error("it is missing")]
+    Missing,
     /// Its bytes have changed.
     #[error("its checksum does not match")]
     Checksum,
@@ -157,6 +160,37 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Blob<'_>, BadBlob> {
 /// Whether the bytes are a blob: for tests of the parser.
 pub fn parse(bytes: &[u8]) -> Result<usize, BadBlob> {
     decode(bytes).map(|blob| blob.records.len())
+}
+
+/// Whether the bytes are a checkpoint's head: for tests of the parser.
+pub fn parse_head(bytes: &[u8]) -> Result<(), BadBlob> {
+    Head::parse(bytes).map(drop)
+}
+
+/// One of each kind: for tests of the parser.
+pub fn samples() -> Vec<(&'static str, Vec<u8>)> {
+    let of = |kind| {
+        let (first, last) = (5, if kind == Kind::Fence { 4 } else { 5 });
+        let (since, whole, fence, base, line, wall_secs) = (3, 4, 2, 1, Line(0x1234_5678_9abc_def0), 1_700_000_000);
+        About { kind, first, last, since, whole, fence, base, line, wall_secs }
+    };
+    let head = Head {
+        format_version: FORMAT_VERSION,
+        begin: 5,
+        end: 6,
+        log: 7,
+        fence: 2,
+        line: Line(3),
+        run: 4,
+        parts: 1,
+        bytes: 93,
+    };
+    vec![
+        ("log", encode(of(Kind::Log), &[b"a record"]).to_vec()),
+        ("part", encode(of(Kind::Part), &[&b"one"[..], b""]).to_vec()),
+        ("fence", encode::<&[u8]>(of(Kind::Fence), &[]).to_vec()),
+        ("head", head.to_json().to_vec()),
+    ]
 }
 
 /// A checkpoint's head, as JSON: what is needed to use it.

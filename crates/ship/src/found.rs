@@ -6,11 +6,12 @@ use crate::{
 };
 use sluice_base::Seq;
 use sluice_object::{PutMode, Store, StoreError, backend::ListEntry};
+use std::collections::HashSet;
 
 /// Blobs of the log that are under way at once: a sync that comes while one is need not wait for that before its own.
 pub(crate) const BLOBS_MAX: usize = 4;
 
-/// Something in the store that does not parse, although it was read twice.
+/// Something in the store that does not parse, although it was read twice, or is not there.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key} in the store is damaged: {source}")]
 pub struct Damage {
@@ -53,6 +54,7 @@ impl Found {
 /// Looks what the store has.
 pub(crate) async fn find(store: &Store) -> Result<Found, StoreError> {
     let keys: Vec<String> = store.list_blobs(names::CHECKPOINTS).await?.into_iter().map(|entry| entry.key).collect();
+    let has_parts: HashSet<&str> = keys.iter().map(String::as_str).collect();
     let log = store.list_blobs(names::LOG).await?;
     let numbers: Vec<u64> = log.iter().filter_map(|entry| names::log_number(&entry.key)).collect();
     let (head, mut damage) = newest(store, &keys, None).await?;
@@ -62,18 +64,24 @@ pub(crate) async fn find(store: &Store) -> Result<Found, StoreError> {
     };
     // Of those that were under way when another process took over, the last few may be void: so many as a fence covers.
     let window = next.saturating_sub(2 * BLOBS_MAX as u64)..next;
-    let mut last: Option<About> = None;
+    let (mut last, mut bad_blob): (Option<About>, _) = (None, None);
     for &number in numbers.iter().filter(|number| window.contains(number)) {
         match read(store, &names::log(number), |bytes| blob::decode(bytes).map(|blob| blob.about)).await? {
             Ok(about) => last = last.filter(|last| last.fence > about.fence).or(Some(about)),
-            Err(bad) => damage = Some(bad),
+            Err(bad) => bad_blob = Some((number, bad)),
         }
     }
     let head = match (head, &last) {
         (Some(head), Some(last)) if is_late(&head, last) => newest(store, &keys, Some(last)).await?.0,
         (head, _) => head,
     };
+    if let Some(head) = &head {
+        let mut parts = (0..head.parts).map(|number| names::part(head.log, head.run, number));
+        let missing = parts.find(|key| !has_parts.contains(key.as_str()));
+        damage = damage.or(missing.map(|key| Damage { key, source: BadBlob::Missing }));
+    }
     let first = head.as_ref().map_or(0, |head| head.log);
+    damage = damage.or(bad_blob.filter(|(number, _)| *number >= first).map(|(_, bad)| bad));
     let counts = |key: &str| names::log_number(key).is_some_and(|number| (first..next).contains(&number));
     let log_bytes = log.iter().filter(|entry| counts(&entry.key)).map(|entry| entry.bytes).sum();
     Ok(Found { head, next, last, log_bytes, damage })

@@ -30,9 +30,9 @@ mod shipper;
 mod survey;
 mod tee;
 
-pub use blob::{BadBlob, Line, OtherLine, parse};
+pub use blob::{BadBlob, Line, OtherLine, parse, parse_head, samples};
 pub use found::Damage;
 pub use restore::{RestoreError, Restored, forget, has_any, restore};
 pub use shipper::{Bound, ShipStatus, Shipper, ShipperParts};
-pub use survey::{Survey, survey};
+pub use survey::{Survey, survey, verify};
 pub use tee::{Tee, TeeLog};

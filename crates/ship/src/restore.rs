@@ -97,13 +97,7 @@ pub async fn restore(
     (line, wall_secs): (Line, u64),
     mut progress: impl FnMut(u64, u64),
 ) -> Result<Restored, RestoreError> {
-    let found = looked(store).await?;
-    let Some(head) = found.head else { return Err(RestoreError::Nothing(store.place().to_owned())) };
-    let all = head.bytes + found.log_bytes;
-    let mut progress = |bytes: u64| progress(bytes, all.max(bytes));
-    let mut log = LogReader::new(&head);
-    (log.bytes, log.shipped_secs) = read_parts(store, tables, &head, &mut progress).await?;
-    let mut next = head.log..found.next;
+    let (mut log, head, mut next) = begin(store, tables, &mut progress).await?;
     loop {
         log.read(store, tables, next.clone(), &mut progress).await?;
         let whole = log.held.whole(log.held.needed(tables)?, store).await?;
@@ -129,6 +123,36 @@ pub async fn restore(
         }
         next = next.end..found.next;
     }
+}
+
+/// Reads everything, and leaves the store as it is; returns the last record of the log, and the bytes.
+pub(crate) async fn read_all(
+    store: &Store,
+    tables: &dyn Tables,
+    mut progress: impl FnMut(u64, u64),
+) -> Result<(Seq, u64), RestoreError> {
+    let (mut log, head, next) = begin(store, tables, &mut progress).await?;
+    log.read(store, tables, next, &mut progress).await?;
+    let end = log.held.end();
+    if end.0 < head.end {
+        return Err(RestoreError::Short { place: store.place().to_owned(), end: end.0, needed: head.end });
+    }
+    Ok((end, log.bytes))
+}
+
+/// Reads the newest checkpoint; its head, what goes on from there, and the numbers of the blobs that it is to read.
+async fn begin(
+    store: &Store,
+    tables: &dyn Tables,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<(LogReader, Head, Range<u64>), RestoreError> {
+    let found = looked(store).await?;
+    let Some(head) = found.head else { return Err(RestoreError::Nothing(store.place().to_owned())) };
+    let mut log = LogReader::new(&head, head.bytes + found.log_bytes);
+    (log.bytes, log.shipped_secs) =
+        read_parts(store, tables, &head, &mut |bytes| progress(bytes, log.all_bytes)).await?;
+    let next = head.log..found.next;
+    Ok((log, head, next))
 }
 
 /// What the store has, all of which that was looked at can be used.
@@ -178,13 +202,16 @@ struct LogReader {
     /// Whose blobs count.
     fence: u64,
     shipped_secs: u64,
+    /// Read so far, with the checkpoint.
     bytes: u64,
+    /// To be read, as far as known.
+    all_bytes: u64,
 }
 
 impl LogReader {
-    fn new(head: &Head) -> Self {
-        let held = Held::new(head.begin());
-        Self { held, whole: head.begin(), since: head.begin, fence: head.fence, shipped_secs: 0, bytes: 0 }
+    fn new(head: &Head, all_bytes: u64) -> Self {
+        let (held, whole) = (Held::new(head.begin()), head.begin());
+        Self { held, whole, since: head.begin, fence: head.fence, shipped_secs: 0, bytes: 0, all_bytes }
     }
 
     async fn read(
@@ -192,7 +219,7 @@ impl LogReader {
         store: &Store,
         tables: &dyn Tables,
         numbers: Range<u64>,
-        progress: &mut dyn FnMut(u64),
+        progress: &mut dyn FnMut(u64, u64),
     ) -> Result<(), RestoreError> {
         let mut blobs = std::pin::pin!(read(store, numbers.map(names::log).collect()));
         while let Some((key, body)) = blobs.next().await {
@@ -202,7 +229,7 @@ impl LogReader {
             self.take(&blob, &key)?;
             self.use_up_to(self.whole, tables)?;
             flush_if_large(tables)?;
-            progress(self.bytes);
+            progress(self.bytes, self.all_bytes.max(self.bytes));
         }
         Ok(())
     }

@@ -58,6 +58,12 @@ impl Item {
         Self::lasting("store", Severity::Serious, text)
     }
 
+    /// Something is wrong with the metadata in the store, of which `what` is the matter.
+    pub fn shipped(what: &str) -> Self {
+        let text = format!("the metadata in the store, by which the volume could be recovered, cannot be used: {what}");
+        Self::lasting("shipped-metadata", Severity::Serious, text)
+    }
+
     fn json(&self) -> Value {
         let severity = severity_name(self.severity);
         json!({
