@@ -75,13 +75,18 @@ impl Vfs {
 
     /// Resolves when the store has all bytes and all metadata of the records up to `seq`. Who waits has everything that is dirty uploaded at
     /// once, so all who wait share objects, and blobs of metadata. Both are under way at the same time.
-    pub(crate) async fn in_the_store(self: Arc<Self>, ship: Arc<Ship>, mut seq: Seq) -> Result<(), Errno> {
+    pub(crate) async fn in_the_store(self: Arc<Self>, ship: Arc<Ship>, seq: Seq) -> Result<(), Errno> {
+        self.comes_back(ship, seq).await.map_err(|why| {
+            tracing::error!(why, "a sync failed: the store does not take the metadata");
+            Errno::EIO
+        })
+    }
+
+    /// The same, or why not: what the store has up to `seq` comes back should this host be lost.
+    pub(crate) async fn comes_back(&self, ship: Arc<Ship>, mut seq: Seq) -> Result<(), String> {
         loop {
             let (shipped, ()) = join(ship(seq), self.bytes_stored(seq)).await;
-            shipped.map_err(|why| {
-                tracing::error!(why, "a sync failed: the store does not take the metadata");
-                Errno::EIO
-            })?;
+            shipped?;
             // What was given up meanwhile, instead of stored, is spoken of up to a later record, and others on the way there.
             match self.forgotten.whole(seq) {
                 whole if whole == seq => return Ok(()),

@@ -217,8 +217,9 @@ impl Gc {
     async fn delete(self: &Arc<Self>, expired: Vec<ObjectId>, upto: Seq) -> Result<(), GcError> {
         let mut due = std::mem::take(&mut *self.undeleted.lock());
         if let (Some(ship), false) = (&self.parts.ship, expired.is_empty()) {
-            // What the store has of the metadata must not refer to them any more: a volume may have to begin from there.
-            let shipped = sluice_run::time::timeout(SHIP_TIME, ship(upto)).await;
+            // What comes back from the store must not refer to them any more: a volume may have to begin from there.
+            let comes_back = self.parts.vfs.comes_back(ship.clone(), upto);
+            let shipped = sluice_run::time::timeout(SHIP_TIME, comes_back).await;
             let shipped = shipped.unwrap_or_else(|_| Err("it takes long".into()));
             shipped.inspect_err(|_| self.undeleted.lock().append(&mut due)).map_err(GcError::NotShipped)?;
         }
