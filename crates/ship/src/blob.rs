@@ -6,8 +6,8 @@ use sluice_base::{Seq, crc::crc32c};
 
 const MAGIC: &[u8; 8] = b"SLUICEMD";
 const VERSION: u32 = 2;
-/// magic 8, version u32, CRC u32, first u64, last u64, since u64, whole u64, fence u64, base u64, line u64, wall clock u64, records u32, kind u32.
-pub(crate) const HEADER_BYTES: usize = 88;
+/// magic 8, version u32, CRC u32, first u64, last u64, since u64, whole u64, start u64, fence u64, base u64, line u64, wall clock u64, records u32, kind u32.
+pub(crate) const HEADER_BYTES: usize = 96;
 
 /// What a blob is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +67,9 @@ pub(crate) struct About {
     pub(crate) since: u64,
     /// The store had all bytes that the records up to this one speak of.
     pub(crate) whole: u64,
+    /// Of the log: what the process that made it found when it began. Records behind those that the store had then are of use up to here only together:
+    /// which objects were given up in between, or stored without what was overwritten later, it does not know.
+    pub(crate) start: u64,
     /// Of the log: the number of the fence by which the process that made it began. Behind a later fence it is void.
     pub(crate) fence: u64,
     /// Of the log: the number in the name of the checkpoint that this process found, or made. One that somebody else has made since does not count.
@@ -96,13 +99,13 @@ pub enum BadBlob {
 
 /// The bytes of a blob.
 pub(crate) fn encode<R: AsRef<[u8]>>(about: About, records: &[R]) -> Bytes {
-    let About { kind, first, last, since, whole, fence, base, line, wall_secs } = about;
+    let About { kind, first, last, since, whole, start, fence, base, line, wall_secs } = about;
     let len = records.iter().map(|record| 4 + record.as_ref().len()).sum::<usize>();
     let mut out = Vec::with_capacity(HEADER_BYTES + len);
     out.extend(MAGIC);
     out.extend(VERSION.to_le_bytes());
     out.extend([0; 4]);
-    [first, last, since, whole, fence, base, line.0, wall_secs]
+    [first, last, since, whole, start, fence, base, line.0, wall_secs]
         .iter()
         .for_each(|number| out.extend(number.to_le_bytes()));
     out.extend((records.len() as u32).to_le_bytes());
@@ -132,14 +135,14 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Blob<'_>, BadBlob> {
     if crc32c(&bytes[16..]) != u32_at(12) {
         return Err(BadBlob::Checksum);
     }
-    let kind = match u32_at(84) {
+    let kind = match u32_at(92) {
         1 => Kind::Log,
         2 => Kind::Part,
         3 => Kind::Fence,
         _ => return Err(BadBlob::Other),
     };
     let mut records = Vec::new();
-    for _ in 0..u32_at(80) {
+    for _ in 0..u32_at(88) {
         let (len, tail) = rest.split_first_chunk::<4>().ok_or(BadBlob::Other)?;
         let (record, tail) = tail.split_at_checked(u32::from_le_bytes(*len) as usize).ok_or(BadBlob::Other)?;
         records.push(record);
@@ -151,9 +154,9 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Blob<'_>, BadBlob> {
     if !rest.is_empty() || !is_sound {
         return Err(BadBlob::Other);
     }
-    let (since, whole, fence) = (u64_at(32), u64_at(40), u64_at(48));
-    let (base, line, wall_secs) = (u64_at(56), Line(u64_at(64)), u64_at(72));
-    let about = About { kind, first, last, since, whole, fence, base, line, wall_secs };
+    let (since, whole, start, fence) = (u64_at(32), u64_at(40), u64_at(48), u64_at(56));
+    let (base, line, wall_secs) = (u64_at(64), Line(u64_at(72)), u64_at(80));
+    let about = About { kind, first, last, since, whole, start, fence, base, line, wall_secs };
     Ok(Blob { about, records })
 }
 
@@ -171,8 +174,9 @@ pub fn parse_head(bytes: &[u8]) -> Result<(), BadBlob> {
 pub fn samples() -> Vec<(&'static str, Vec<u8>)> {
     let of = |kind| {
         let (first, last) = (5, if kind == Kind::Fence { 4 } else { 5 });
-        let (since, whole, fence, base, line, wall_secs) = (3, 4, 2, 1, Line(0x1234_5678_9abc_def0), 1_700_000_000);
-        About { kind, first, last, since, whole, fence, base, line, wall_secs }
+        let (since, whole, start, fence, base, line, wall_secs) =
+            (3, 4, 4, 2, 1, Line(0x1234_5678_9abc_def0), 1_700_000_000);
+        About { kind, first, last, since, whole, start, fence, base, line, wall_secs }
     };
     let head = Head {
         format_version: FORMAT_VERSION,
@@ -240,7 +244,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn about(kind: Kind, first: u64, last: u64) -> About {
-        About { kind, first, last, since: 3, whole: 4, fence: 2, base: 1, line: Line(77), wall_secs: 99 }
+        About { kind, first, last, since: 3, whole: 4, start: 4, fence: 2, base: 1, line: Line(77), wall_secs: 99 }
     }
 
     #[test]

@@ -38,9 +38,9 @@ pub(crate) async fn make(
         let (read, at) = (tables.clone(), from);
         let portion = sluice_run::task::spawn_blocking(move || portion(&read, &at)).await;
         let Portion { records, next } = portion.map_err(|_| CheckpointError::Ended)??;
-        let (since, whole) = (begin, begin);
+        let (since, whole, start) = (begin, begin, begin);
         let (kind, first, last, base) = (Kind::Part, begin, parts.into(), log);
-        let about = About { kind, first, last, since, whole, fence, base, line, wall_secs };
+        let about = About { kind, first, last, since, whole, start, fence, base, line, wall_secs };
         let body = blob::encode(about, &records);
         bytes += body.len() as u64;
         store.put_blob(&names::part(log, run, parts), body, PutMode::Overwrite).await?;

@@ -67,11 +67,16 @@ impl Held {
         needed.into_iter().filter_map(|id| is_new(&id).map(|is_new| is_new.then_some(id)).transpose()).collect()
     }
 
-    /// The last record up to which the store has every object of `needed` that has live bytes there.
+    /// The last record up to which the store has every object of `needed` that has live bytes there, and that is not between two of `together`.
     ///
     /// What a sync has returned for is not behind it: up to some record, no earlier, the store had the log and every object that was ever begun, but
     /// those that a record up to there gave up. So none is missing there.
-    pub(crate) async fn whole(&self, needed: BTreeSet<ObjectId>, store: &Store) -> Result<Seq, StoreError> {
+    pub(crate) async fn whole(
+        &self,
+        needed: BTreeSet<ObjectId>,
+        together: &[(Seq, Seq)],
+        store: &Store,
+    ) -> Result<Seq, StoreError> {
         let is_missing = |id| async move {
             match store.find_object(id).await {
                 // It has arrived, which is what is asked for.
@@ -96,7 +101,8 @@ impl Held {
                     waited_for.remove(id)
                 };
             }
-            if waited_for.is_empty() {
+            let is_between = together.iter().any(|(last, start)| last.0 < seq && seq < start.0);
+            if waited_for.is_empty() && !is_between {
                 whole = Seq(seq);
             }
         }

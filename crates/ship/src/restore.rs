@@ -100,14 +100,14 @@ pub async fn restore(
     let (mut log, head, mut next) = begin(store, tables, &mut progress).await?;
     loop {
         log.read(store, tables, next.clone(), &mut progress).await?;
-        let whole = log.held.whole(log.held.needed(tables)?, store).await?;
+        let whole = log.held.whole(log.held.needed(tables)?, &log.together, store).await?;
         if whole.0 < head.end {
             return Err(RestoreError::Short { place: store.place().to_owned(), end: whole.0, needed: head.end });
         }
         // Only now that there is somebody to go on with it.
         let (kind, first, last, since) = (Kind::Fence, whole.0 + 1, whole.0, log.since);
         let (fence, base) = (next.end, head.log);
-        let about = About { kind, first, last, since, whole: last, fence, base, line, wall_secs };
+        let about = About { kind, first, last, since, whole: last, start: last, fence, base, line, wall_secs };
         let fenced = found::fence(store, about).await?;
         let found = looked(store).await?;
         // With a newer checkpoint the number may have been free because it was removed.
@@ -199,6 +199,8 @@ struct LogReader {
     /// All bytes up to this record were there.
     whole: Seq,
     since: u64,
+    /// What processes found when they began, and the store had not: records behind the first one of use up to the last one only together.
+    together: Vec<(Seq, Seq)>,
     /// Whose blobs count.
     fence: u64,
     shipped_secs: u64,
@@ -211,7 +213,16 @@ struct LogReader {
 impl LogReader {
     fn new(head: &Head, all_bytes: u64) -> Self {
         let (held, whole) = (Held::new(head.begin()), head.begin());
-        Self { held, whole, since: head.begin, fence: head.fence, shipped_secs: 0, bytes: 0, all_bytes }
+        Self {
+            held,
+            whole,
+            since: head.begin,
+            together: Vec::new(),
+            fence: head.fence,
+            shipped_secs: 0,
+            bytes: 0,
+            all_bytes,
+        }
     }
 
     async fn read(
@@ -242,14 +253,23 @@ impl LogReader {
             _ if about.fence < self.fence => return Ok(()),
             Kind::Part => return Err(name()),
             Kind::Log if about.fence != self.fence => return Err(name()),
-            Kind::Fence => self.fence = about.fence,
+            Kind::Fence => {}
             Kind::Log => self.shipped_secs = about.wall_secs,
         }
+        let is_another = about.fence > self.fence;
+        self.fence = about.fence;
         if about.first > self.held.end().0 + 1 {
             // Behind a gap, which the next checkpoint would have bridged.
             return Ok(());
         }
         self.since = about.since;
+        let used = self.held.used();
+        self.together.retain(|(_, start)| *start > used);
+        if is_another {
+            // What is behind it is void.
+            self.together.retain(|(last, _)| last.0 < about.last);
+            self.together.push((Seq(about.last), Seq(about.start)));
+        }
         if about.kind == Kind::Fence {
             if about.last < self.held.used().0 {
                 return Err(name());

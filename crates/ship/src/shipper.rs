@@ -510,9 +510,9 @@ impl Shipper {
     }
 
     fn about(&self, position: &Position, kind: Kind, first: u64, last: Seq) -> About {
-        let Position { since, whole, fence, base, .. } = *position;
-        let (since, whole, line) = (since.0, whole.min(last).0, self.parts.line);
-        About { kind, first, last: last.0, since, whole, fence, base, line, wall_secs: self.wall_secs() }
+        let Position { since, whole, start, fence, base, .. } = *position;
+        let (since, whole, start, line) = (since.0, whole.min(last).0, start.0, self.parts.line);
+        About { kind, first, last: last.0, since, whole, start, fence, base, line, wall_secs: self.wall_secs() }
     }
 
     /// Makes the next blob, if there is anything for it up to `end`.

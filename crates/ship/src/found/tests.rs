@@ -5,8 +5,8 @@ use sluice_object::{FaultyBackend, MemoryBackend, StoreOptions, backend::Faults}
 use std::{sync::Arc, time::Duration};
 
 fn fence_at(number: u64, line: u64) -> About {
-    let (first, last, since, whole, base) = (1, 0, 0, 0, 0);
-    About { kind: Kind::Fence, first, last, since, whole, fence: number, base, line: Line(line), wall_secs: 0 }
+    let (first, last, since, whole, start, base) = (1, 0, 0, 0, 0, 0);
+    About { kind: Kind::Fence, first, last, since, whole, start, fence: number, base, line: Line(line), wall_secs: 0 }
 }
 
 /// Takes over, and ships blobs until it finds that somebody else does; returns what it was told that the store has.

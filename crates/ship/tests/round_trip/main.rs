@@ -6,7 +6,7 @@ mod taken;
 
 use rig::{LONG, Rig};
 use sluice_base::{SeededEntropy, Seq};
-use sluice_meta::store::{Log, LsmOptions, LsmTables, MemoryTables, MetaError, MetaStore, Options, Tables};
+use sluice_meta::store::{Log, LsmOptions, LsmTables, MetaError, MetaStore, Options, Tables};
 use sluice_object::{
     Store, StoreOptions,
     backend::{Fault, Faults, RequestKind},
