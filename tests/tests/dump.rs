@@ -70,9 +70,10 @@ fn load(volume: &Volume, file: &Path, store: &str, options: &[&str]) -> Ran {
     run(&mut command, LIMIT)
 }
 
-/// The records of a dump, without header, checksums, and what a load may not keep.
+/// The records of a dump, without header, checksums, and what a load may not keep: it begins another line of changes.
 fn records(text: &str) -> Vec<&str> {
-    text.lines().skip(1).map(|line| line.rsplit_once(",\"crc\":").unwrap().0).collect()
+    let all = text.lines().skip(1).map(|line| line.rsplit_once(",\"crc\":").unwrap().0);
+    all.filter(|record| !record.contains("\"record\":\"volume\",\"name\":\"line\"")).collect()
 }
 
 #[test]
@@ -100,7 +101,7 @@ fn a_volume_comes_back_from_its_dump() {
     load(&second, &file, &store, &["--force"]).refused_with(&["holds volume", "already"]);
     let again = second.sluice(["dump".as_ref(), second.dir().as_os_str()]).ok().stdout;
     let text = fs::read_to_string(&file).unwrap();
-    assert_eq!(records(&again), records(&text));
+    assert!(records(&again) == records(&text), "the dumps differ");
     second.fsck_is_clean();
     let mount = second.up();
     assert_eq!(read_tree(mount.root(), options).unwrap(), before);

@@ -450,7 +450,7 @@ fn an_older_copy_is_noticed() {
 /// A volume of tier `object` whose host is lost after the store took names, but not the bytes that two syncs waited for: `kept` was synced before,
 /// and is overwritten; `never` is new; `removed` was synced, and goes.
 fn names_without_bytes() -> (Gateway, String, Volume) {
-    let mut gateway = Gateway::new();
+    let gateway = Gateway::new();
     gateway.bucket("bucket");
     let store = gateway.url("bucket", "volume");
     let volume = gateway.credentials(Volume::new()).option("--store", &store).option("--durability", "object");
@@ -554,7 +554,7 @@ fn fsck_and_gc_look_at_the_metadata_in_the_store() {
     run(Command::new("cp").args(["-a"]).arg(path.join("meta")).arg(&copy), LIMIT).ok();
     let all = names_below(&path.join("meta"));
     let newest = |part: &str, is: fn(&str) -> bool| {
-        all.iter().filter(|name| name.contains(part) && is(name)).next_back().expect("one").clone()
+        all.iter().rfind(|name| name.contains(part) && is(name)).expect("one").clone()
     };
     let part = newest("/checkpoint/", |name| !name.ends_with("/head"));
     let head = newest("/checkpoint/", |name| name.ends_with("/head"));
