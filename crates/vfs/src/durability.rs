@@ -35,34 +35,67 @@ impl fmt::Debug for Durability {
     }
 }
 
-/// Objects that were forgotten before they were stored: records from the first to the second speak of them, and are of use only together.
-/// None are kept where nobody ships.
+/// Ranges that are remembered; beyond, they count as one.
+const RANGES_MAX: usize = 4096;
+/// Objects that are stored with holes while the metadata of others is not shipped: ranges that overlap are shipped as one, so who always adds another
+/// would ship nothing.
+const HOLES_MAX: usize = 16;
+
+/// Objects that were forgotten before they were stored, or as far as they were: records from the first to the second speak of them, and are of use
+/// only together.
 #[derive(Default)]
-pub(crate) struct Forgotten(Mutex<Option<Vec<(Seq, Seq)>>>);
+pub(crate) struct Forgotten(Mutex<Vec<Range>>);
+
+#[derive(Clone, Copy)]
+struct Range {
+    first: Seq,
+    last: Seq,
+    objects: usize,
+}
+
+impl Range {
+    /// Whether the metadata as of record `seq` speaks of what is not there.
+    fn is_torn_at(&self, seq: Seq) -> bool {
+        self.first <= seq && seq < self.last
+    }
+
+    /// Both as one.
+    fn with(self, other: Self) -> Self {
+        let (first, last) = (self.first.min(other.first), self.last.max(other.last));
+        Self { first, last, objects: self.objects + other.objects }
+    }
+}
 
 impl Forgotten {
     pub(crate) fn note(&self, first: Seq, last: Seq) {
-        self.0.lock().iter_mut().for_each(|all| all.push((first, last)));
+        let mut all = self.0.lock();
+        let mut new = Range { first, last, objects: 1 };
+        let is_full = all.len() >= RANGES_MAX;
+        all.retain(|old| {
+            let joins = is_full || (old.first <= new.last && new.first <= old.last);
+            if joins {
+                new = new.with(*old);
+            }
+            !joins
+        });
+        all.push(new);
+    }
+
+    /// Whether an object may be stored with holes.
+    pub(crate) fn has_room(&self) -> bool {
+        self.0.lock().iter().map(|range| range.objects).sum::<usize>() < HOLES_MAX
     }
 
     /// The last record up to `end` at which no object is spoken of that never will be stored. What is not behind `known` need not be kept.
-    fn cut(&self, known: Seq, mut end: Seq) -> Seq {
+    fn cut(&self, known: Seq, end: Seq) -> Seq {
         let mut all = self.0.lock();
-        let all = all.get_or_insert_default();
-        all.retain(|(_, last)| *last > known);
-        while let Some((first, _)) = all.iter().find(|(first, last)| *first <= end && end < *last) {
-            end = Seq(first.0 - 1);
-        }
-        end
+        all.retain(|range| range.last > known);
+        all.iter().find(|range| range.is_torn_at(end)).map_or(end, |range| Seq(range.first.0 - 1))
     }
 
     /// How far must be shipped, for `seq` to be.
-    fn whole(&self, mut seq: Seq) -> Seq {
-        let all = self.0.lock();
-        while let Some((_, last)) = all.iter().flatten().find(|(first, last)| *first <= seq && seq < *last) {
-            seq = *last;
-        }
-        seq
+    fn whole(&self, seq: Seq) -> Seq {
+        self.0.lock().iter().find(|range| range.is_torn_at(seq)).map_or(seq, |range| range.last)
     }
 }
 
@@ -105,5 +138,39 @@ impl Vfs {
             }
             self.wait_for_room(room).await;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_that_overlap_are_of_use_together() {
+        let forgotten = Forgotten::default();
+        for (first, last) in [(10, 20), (30, 40), (15, 32)] {
+            forgotten.note(Seq(first), Seq(last));
+        }
+        let cut = |end| forgotten.cut(Seq(0), Seq(end)).0;
+        assert_eq!([9, 10, 25, 39, 40, 41].map(cut), [9, 9, 9, 9, 40, 41]);
+        assert_eq!([9, 10, 25, 39, 40].map(|seq| forgotten.whole(Seq(seq)).0), [9, 40, 40, 40, 40]);
+        assert_eq!(forgotten.cut(Seq(40), Seq(50)), Seq(50));
+        assert_eq!(forgotten.whole(Seq(15)), Seq(15), "what is shipped is not kept");
+    }
+
+    #[test]
+    fn holes_and_ranges_are_bounded() {
+        let forgotten = Forgotten::default();
+        for n in 0..HOLES_MAX as u64 {
+            assert!(forgotten.has_room());
+            forgotten.note(Seq(10 * n + 1), Seq(10 * n + 5));
+        }
+        assert!(!forgotten.has_room());
+        for n in 0..2 * RANGES_MAX as u64 {
+            forgotten.note(Seq(10 * n + 1), Seq(10 * n + 5));
+        }
+        assert!(forgotten.0.lock().len() <= RANGES_MAX);
+        forgotten.cut(Seq(u64::MAX), Seq(u64::MAX));
+        assert!(forgotten.has_room());
     }
 }

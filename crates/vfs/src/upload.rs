@@ -138,21 +138,25 @@ impl Vfs {
     }
 
     async fn store_object(self: &Arc<Self>, object: &Arc<DirtyObject>, unread: &mut u32) -> Result<(), String> {
-        // The log goes first: after a power loss replay must find what was stored under this id, not less, and what was overwritten must
-        // stay so.
         // Where metadata leaves together with the bytes, what comes back may be the volume of a moment in between.
         let is_behind = matches!(self.settings.durability, Durability::Journal);
-        let dead = if is_behind { object.dead_segments() } else { 0 };
+        let mut dead = if is_behind && self.forgotten.has_room() { object.dead_segments() } else { 0 };
+        // The log goes first: after a power loss replay must find what was stored under this id, not less, and what was overwritten must
+        // stay so.
         let written = self.parts.journal.written();
-        if dead != 0 {
-            self.forgotten.note(object.first_seq, written);
-        }
         let mut synced = self.parts.committer.wait_synced(written);
-        while self.failed_cache().is_none() {
+        loop {
+            if self.failed_cache().is_some() {
+                dead = 0;
+                break;
+            }
             if let Ok(done) = sluice_run::time::timeout(CACHE_LOOK_INTERVAL, &mut synced).await {
                 done.map_err(|e| e.to_string())?;
                 break;
             }
+        }
+        if dead != 0 {
+            self.forgotten.note(object.first_seq, written);
         }
         let _room = self.ahead.room_to_upload(object.end() as usize).await;
         let (reader, vfs, give_up) = (object.clone(), self.clone(), *unread >= self.settings.read_tries);
