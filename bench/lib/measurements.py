@@ -12,9 +12,11 @@ from group import crowd_read, group_crowd, group_share
 from limits import MIB, in_turns, median, program
 from memory import memory
 from passthrough import passthrough
+from pressure import writes_drain, writes_pressed, writes_recovery, writes_server
 from raw import net, redis, tcp
 from table import Row
 from variants import variants
+from writes import writes_random, writes_sequential, writes_small, writes_sync
 from wire import local, wire_128k, wire_1m, wire_4k, wire_buffered
 
 # Goals: the share of the limit that issue 2 asks for, and issue 3 of a mount by way of a server.
@@ -119,6 +121,14 @@ OWN = {
     "cold-store": cold_store,
     "durable": durable,
     "memory": memory,
+    "writes-sync": writes_sync,
+    "writes-small": writes_small,
+    "writes-random": writes_random,
+    "writes-sequential": writes_sequential,
+    "writes-drain": writes_drain,
+    "writes-server": writes_server,
+    "writes-recovery": writes_recovery,
+    "writes-pressed": writes_pressed,
     "group-share": group_share,
     "group-crowd": group_crowd,
     "crowd-read": crowd_read,
