@@ -8,8 +8,9 @@
 use crate::Journal;
 use companions::Companions;
 use sluice_base::Seq;
-use sluice_run::lock::{Condvar, Mutex};
+use sluice_run::lock::{Condvar, Mutex, MutexGuard};
 use sluice_run::thread::{self, JoinHandle};
+use sluice_run::time::now;
 use std::{
     collections::BTreeMap,
     future::Future,
@@ -24,6 +25,11 @@ use std::{
 };
 
 mod companions;
+
+/// The next sync waits for those whom the last one has served at most this part of what the last one took...
+const GATHER_SHARE: u32 = 4;
+/// ... and at most so long: a slow disk's writers are late for other reasons.
+const GATHER_MAX: Duration = Duration::from_millis(1);
 
 /// Something that must be durable before a record that speaks of it counts as durable.
 pub trait Syncable: Send + Sync {
@@ -158,6 +164,11 @@ struct State {
     wanted: Seq,
     next_waiter: u64,
     waiters: BTreeMap<u64, (Seq, Waker)>,
+    /// How many are expected to wait before the next sync begins, while it waits for them.
+    gathers: usize,
+    /// How many the last sync has served, and how long it took.
+    served: usize,
+    took: Duration,
     stopping: bool,
     /// Set once the thread will sync no more.
     ended: Option<SyncError>,
@@ -178,7 +189,9 @@ impl Shared {
         let seq = seq.min(self.journal.written());
         if state.wanted < seq {
             state.wanted = seq;
-            self.work.notify_one();
+            if state.waiters.len() >= state.gathers {
+                self.work.notify_one();
+            }
         }
     }
 
@@ -189,9 +202,11 @@ impl Shared {
             let (stopping, idle) = self.await_work();
             let written = self.journal.written();
             if written > self.covered() {
+                let began = now();
                 let outcome = self.commit(companions);
                 let failed = outcome.is_err();
-                self.publish(outcome.map(|()| written).map_err(|why| SyncError::Failed(why.into())));
+                let outcome = outcome.map(|()| written).map_err(|why| SyncError::Failed(why.into()));
+                self.publish(outcome, now().duration_since(began));
                 if failed {
                     return;
                 }
@@ -208,11 +223,23 @@ impl Shared {
     /// Returns when there is something to do: whether to stop, and whether a whole interval passed without a request.
     fn await_work(&self) -> (bool, bool) {
         let mut state = self.state.lock();
-        if state.wanted > self.covered() || state.stopping {
-            return (state.stopping, false);
+        let mut idle = false;
+        if state.wanted <= self.covered() && !state.stopping {
+            idle = self.work.wait_for(&mut state, self.interval).timed_out();
         }
-        let idle = self.work.wait_for(&mut state, self.interval).timed_out();
+        self.gather(&mut state);
         (state.stopping, idle)
+    }
+
+    /// Waits a moment for as many as the last sync has served, if one of them is there already.
+    fn gather(&self, state: &mut MutexGuard<'_, State>) {
+        let moment = (state.took / GATHER_SHARE).min(GATHER_MAX);
+        if state.waiters.is_empty() || state.waiters.len() >= state.served || state.stopping {
+            return;
+        }
+        state.gathers = state.served;
+        let _ = self.work.wait_for(state, moment);
+        state.gathers = 0;
     }
 
     fn commit(&self, companions: &Companions) -> Result<(), String> {
@@ -224,7 +251,7 @@ impl Shared {
         others.map_err(|error| format!("cannot sync file data: {error}"))
     }
 
-    fn publish(&self, outcome: Result<Seq, SyncError>) {
+    fn publish(&self, outcome: Result<Seq, SyncError>, took: Duration) {
         let mut state = self.state.lock();
         match outcome {
             Ok(seq) => self.covered.store(seq.0, Ordering::Release),
@@ -232,6 +259,7 @@ impl Shared {
         }
         let (covered, ended) = (self.covered(), state.ended.is_some());
         let woken: Vec<_> = state.waiters.extract_if(.., |_, (seq, _)| ended || *seq <= covered).collect();
+        (state.served, state.took) = (woken.len(), took);
         drop(state);
         self.done.notify_all();
         woken.into_iter().for_each(|(_, (_, waker))| waker.wake());
@@ -242,6 +270,6 @@ struct EndOnDrop<'a>(&'a Shared);
 
 impl Drop for EndOnDrop<'_> {
     fn drop(&mut self) {
-        self.0.publish(Err(SyncError::Stopped));
+        self.0.publish(Err(SyncError::Stopped), Duration::ZERO);
     }
 }

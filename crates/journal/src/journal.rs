@@ -29,6 +29,8 @@ pub struct Journal {
     syncing: Mutex<()>,
     freeing: Mutex<()>,
     written: AtomicU64,
+    /// [`Usage::used_bytes`], for who asks with each write.
+    used: AtomicU64,
     synced: AtomicU64,
     /// The `synced` that the last mark names.
     marked: AtomicU64,
@@ -51,6 +53,10 @@ struct Inner {
 impl Inner {
     fn active(&self) -> &Segment {
         self.segments.back().expect("a journal has an active segment")
+    }
+
+    fn used_bytes(&self) -> u64 {
+        self.closed_bytes + self.offset
     }
 }
 
@@ -87,6 +93,7 @@ impl Journal {
         let state = recovery::settle(&directory, scan)?;
         let written = state.next_seq.0 - 1;
         let closed_bytes = state.segments.iter().rev().skip(1).map(|segment| segment.bytes).sum();
+        let used = AtomicU64::new(closed_bytes + state.offset);
         let inner = Inner {
             segments: state.segments,
             spares: state.spares,
@@ -101,6 +108,7 @@ impl Journal {
             syncing: Mutex::default(),
             freeing: Mutex::default(),
             written: AtomicU64::new(written),
+            used,
             synced: AtomicU64::new(written),
             marked: AtomicU64::new(0),
             failed: OnceLock::new(),
@@ -130,6 +138,7 @@ impl Journal {
         }
         inner.offset += inner.buffer.len() as u64;
         inner.next_seq = Seq(seq.0 + 1);
+        self.used.store(inner.used_bytes(), Ordering::Relaxed);
         self.written.store(seq.0, Ordering::Release);
         Ok(seq)
     }
@@ -161,16 +170,19 @@ impl Journal {
         Ok(self.synced())
     }
 
-    /// Frees, oldest first, the segments whose records are all before `seq`. The active segment stays.
-    pub fn free_before(&self, seq: Seq) -> Result<(), JournalError> {
+    /// Frees, oldest first, the segments whose records are all before `seq`. The active segment stays. Returns the bytes freed.
+    pub fn free_before(&self, seq: Seq) -> Result<u64, JournalError> {
         let _one = self.freeing.lock();
+        let mut freed = 0;
         loop {
             self.check()?;
             let (number, bytes, keep) = {
                 let inner = self.inner.lock();
-                let (Some(oldest), Some(next)) = (inner.segments.front(), inner.segments.get(1)) else { return Ok(()) };
+                let (Some(oldest), Some(next)) = (inner.segments.front(), inner.segments.get(1)) else {
+                    return Ok(freed);
+                };
                 if next.first_seq > seq {
-                    return Ok(());
+                    return Ok(freed);
                 }
                 let keep = inner.spares.len() < SPARES_MAX && oldest.bytes == self.options().segment_bytes;
                 (oldest.number, oldest.bytes, keep)
@@ -179,7 +191,9 @@ impl Journal {
             let mut inner = self.inner.lock();
             inner.segments.pop_front();
             inner.closed_bytes -= bytes;
+            self.used.store(inner.used_bytes(), Ordering::Relaxed);
             inner.spares.extend(spare);
+            freed += bytes;
         }
     }
 
@@ -187,7 +201,7 @@ impl Journal {
     pub fn usage(&self) -> Usage {
         let inner = self.inner.lock();
         Usage {
-            used_bytes: inner.closed_bytes + inner.offset,
+            used_bytes: inner.used_bytes(),
             capacity_bytes: self.options().limit(Class::Metadata),
             data_capacity_bytes: self.options().limit(Class::Data),
             segments: inner.segments.len(),
@@ -195,6 +209,11 @@ impl Journal {
             first_seq: inner.segments.front().map_or(inner.next_seq, |oldest| oldest.first_seq),
             next_seq: inner.next_seq,
         }
+    }
+
+    /// [`Usage::used_bytes`], [`Usage::data_capacity_bytes`] and the size of new segments. Waits for nobody.
+    pub fn room(&self) -> (u64, u64, u64) {
+        (self.used.load(Ordering::Relaxed), self.options().limit(Class::Data), self.options().segment_bytes)
     }
 
     /// Whether records of `bytes` need a further segment, for which the disk has no room. Asks the disk.

@@ -9,7 +9,7 @@ use crate::{
     error::is_full,
     health::Health,
     scrub::Scrubber,
-    slab::Slabs,
+    slab::{Slabs, What},
     space::Space,
     table::Table,
 };
@@ -298,7 +298,13 @@ impl Cache {
 
     /// Everything appended and filled before this call survives power loss (fdatasync of the slabs written since).
     pub fn sync(&self) -> io::Result<()> {
-        self.0.slabs.sync()
+        self.0.slabs.sync(What::All)
+    }
+
+    /// What was appended before this call and is relied on ([`DirtySlot::rely_on`]) survives power loss: fdatasync of its slabs, and none
+    /// where a journal has all bytes that it speaks of.
+    pub fn sync_relied_on(&self) -> io::Result<()> {
+        self.0.slabs.sync(What::ReliedOn)
     }
 
     /// Syncs what a replay has adopted, all of which it has seen by now: from here on the journal is believed in what it says of slots.

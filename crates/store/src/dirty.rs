@@ -38,6 +38,12 @@ impl DirtySlot {
         self.entry.at
     }
 
+    /// The journal is about to speak of bytes that were appended, without having them: the next [`crate::Cache::sync_relied_on`] is
+    /// to make them durable. Others come back from the journal, whatever the power takes.
+    pub fn rely_on(&self) {
+        self.entry.slab.rely_on();
+    }
+
     /// Puts `bytes` at `offset_in_object`, which is at or behind `end`. What is skipped within a segment reads as zeros;
     /// segments skipped entirely stay absent. After an error nothing was appended.
     pub fn append(&self, offset_in_object: u32, bytes: &[u8]) -> Result<(), CacheError> {

@@ -18,6 +18,8 @@ pub(crate) struct Slab {
     health: Arc<Health>,
     /// Written since the last fdatasync began.
     unsynced: AtomicBool,
+    /// A journal speaks of some of that without having its bytes.
+    relied_on: AtomicBool,
     /// Held by a running fdatasync: a second caller must not return before the first one's, which may carry its bytes, ends.
     sync: Mutex<()>,
 }
@@ -73,13 +75,30 @@ impl Slab {
         self.unsynced.store(true, Ordering::Release);
     }
 
-    pub(crate) fn sync(&self) -> io::Result<()> {
+    /// To be called before the record that speaks of what was written: the sync that makes that durable takes this slab along.
+    pub(crate) fn rely_on(&self) {
+        self.relied_on.store(true, Ordering::Release);
+    }
+
+    fn sync(&self, what: What) -> io::Result<()> {
         let _one = self.sync.lock();
-        if !self.unsynced.swap(false, Ordering::AcqRel) {
+        let relied_on = self.relied_on.load(Ordering::Acquire);
+        if !(relied_on || what == What::All && self.unsynced.load(Ordering::Acquire)) {
             return Ok(());
         }
+        self.relied_on.store(false, Ordering::Release);
+        self.unsynced.store(false, Ordering::Release);
         self.file.sync_data().inspect_err(|error| self.health.fail("sync", error))
     }
+}
+
+/// What a sync is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    /// Everything written.
+    All,
+    /// A journal's records, where slabs have bytes that they speak of and do not have themselves.
+    ReliedOn,
 }
 
 /// All slabs of a directory.
@@ -107,6 +126,7 @@ impl Slabs {
             file: self.health.note("open", self.make(number))?,
             health: self.health.clone(),
             unsynced: AtomicBool::new(false),
+            relied_on: AtomicBool::new(false),
             sync: Mutex::new(()),
         });
         if open.len() <= number as usize {
@@ -138,10 +158,10 @@ impl Slabs {
         self.dir.join(format!("slab-{number:05}"))
     }
 
-    /// fdatasync of every slab written since its last.
-    pub(crate) fn sync(&self) -> io::Result<()> {
+    /// fdatasync of every slab of which that is wanted since its last.
+    pub(crate) fn sync(&self, what: What) -> io::Result<()> {
         let open: Vec<_> = self.open.lock().iter().flatten().cloned().collect();
-        open.iter().try_for_each(|slab| slab.sync()).inspect_err(|_| self.note_doubt())?;
+        open.iter().try_for_each(|slab| slab.sync(what)).inspect_err(|_| self.note_doubt())?;
         if self.health.is_failed() {
             return Err(io::Error::other("the cache disk failed before"));
         }

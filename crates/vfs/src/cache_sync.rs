@@ -1,4 +1,5 @@
-//! What accompanies a sync of the journal: the slabs, and what becomes of the sync when their disk fails.
+//! What accompanies a sync of the journal: the slabs, as far as they have bytes that the journal has not, and what becomes of the sync when
+//! their disk fails.
 //!
 //! After a failed fdatasync nothing that was written to the slabs before can be believed to survive power loss, and no later
 //! fdatasync tells anything. The bytes can still be read, as a rule, so the uploader takes everything dirty to the store at once,
@@ -36,7 +37,7 @@ impl CacheSync {
 
 impl Syncable for CacheSync {
     fn sync(&self) -> io::Result<()> {
-        let Err(error) = self.cache.sync() else { return Ok(()) };
+        let Err(error) = self.cache.sync_relied_on() else { return Ok(()) };
         let dirty = || self.cache.stats().dirty_slots > 0;
         if self.cache.stats().state != CacheState::Failed {
             return Err(error);

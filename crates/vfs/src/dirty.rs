@@ -172,6 +172,13 @@ impl DirtyObject {
         })
     }
 
+    /// A record is about to speak of bytes that only the slot has: the sync that makes it durable syncs them too.
+    pub fn rely_on_slot(&self) {
+        if let Body::Slot(slot) = &self.body {
+            slot.rely_on();
+        }
+    }
+
     /// No more data; false while a commit is under way.
     fn seal(&self) -> bool {
         let mut state = self.state.lock();
@@ -406,13 +413,15 @@ impl Dirty {
         true
     }
 
-    /// Seals what nobody added to for `idle`, and gives the objects that are ready for upload.
-    pub fn ready(&self, idle: Duration) -> Vec<Arc<DirtyObject>> {
+    /// Seals what nobody added to for `idle`, with `oldest` also what keeps the beginning of the journal, and gives the objects that are
+    /// ready for upload.
+    pub fn ready(&self, idle: Duration, oldest: bool) -> Vec<Arc<DirtyObject>> {
         let now = self.clock.monotonic();
         let all: Vec<_> = self.objects.lock().values().cloned().collect();
+        let first = all.iter().map(|object| object.first_seq).min().filter(|_| oldest);
         let due = |object: &Arc<DirtyObject>| {
             let state = object.state.lock();
-            state.sealed || now.saturating_sub(state.touched) >= idle
+            state.sealed || now.saturating_sub(state.touched) >= idle || Some(object.first_seq) == first
         };
         all.into_iter().filter(|object| due(object) && object.seal()).collect()
     }

@@ -9,6 +9,7 @@
 mod ahead;
 mod attachment;
 mod away;
+mod brake;
 mod cache_sync;
 mod change;
 pub mod direct;

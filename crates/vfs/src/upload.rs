@@ -8,14 +8,22 @@ use crate::{
 use bytes::Bytes;
 use sluice_base::{ObjectId, Seq, limits::SEGMENT_BYTES};
 use sluice_meta::records::{ObjectRecord, ObjectState};
-use sluice_object::StoreError;
+use sluice_object::{StoreError, backend::RequestKind};
 use sluice_run::Bug;
 use sluice_run::collections::HashSet;
+use sluice_run::lock::Mutex;
 use sluice_store::{Cache, CacheState, ReadError};
 use std::{
-    sync::{Arc, Weak, atomic::Ordering},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
+use tokio::sync::{Semaphore, SemaphorePermit};
+use width::Width;
+
+mod width;
 
 /// How often the uploader looks for objects that became old enough.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
@@ -25,9 +33,60 @@ const RETRY_LAST: Duration = Duration::from_secs(5);
 /// How often whoever waits for a sync looks whether the cache failed meanwhile.
 const CACHE_LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
+/// Most uploads at once; `--memory` bounds what they hold.
+const UPLOADS_MAX: usize = 24;
+
+/// Whose turn it is to be uploaded.
+pub(crate) struct Turns {
+    places: Semaphore,
+    waiting: AtomicUsize,
+    state: Mutex<State>,
+}
+
+struct State {
+    width: Width,
+    /// Places that there are, taken or not: follows the width.
+    places: usize,
+    /// Requests that the store did not answer or refused, when an upload last ended.
+    refusals: u64,
+}
+
+impl Turns {
+    /// `start` at once at first.
+    pub(crate) fn new(start: usize) -> Self {
+        let width = Width::new(start, UPLOADS_MAX);
+        let places = width.get();
+        let state = Mutex::new(State { width, places, refusals: 0 });
+        Self { places: Semaphore::new(places), waiting: AtomicUsize::new(0), state }
+    }
+
+    async fn begin(&self) -> SemaphorePermit<'_> {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+        let place = self.places.acquire().await.expect("the semaphore is never closed");
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        place
+    }
+
+    /// An upload that brought so many bytes ended; the store has refused so many requests so far, whosever they were.
+    fn end(&self, place: SemaphorePermit<'_>, now: Duration, bytes: u64, refusals: u64) {
+        let mut state = self.state.lock();
+        let refused = std::mem::replace(&mut state.refusals, refusals) < refusals;
+        state.width.ended(now, bytes, self.waiting.load(Ordering::Relaxed) > 0, refused);
+        let wanted = state.width.get();
+        if state.places > wanted {
+            // One with each upload that ends, until there are as few.
+            state.places -= 1;
+            place.forget();
+        } else {
+            self.places.add_permits(wanted - state.places);
+            state.places = wanted;
+        }
+    }
+}
+
 /// An object whose upload has a task, until that ends, however it does.
 struct UnderWay {
-    set: Arc<sluice_run::lock::Mutex<HashSet<ObjectId>>>,
+    set: Arc<Mutex<HashSet<ObjectId>>>,
     id: ObjectId,
 }
 
@@ -39,12 +98,13 @@ impl Drop for UnderWay {
 
 /// Runs until the volume goes.
 pub(crate) async fn run(vfs: Weak<Vfs>) {
-    let under_way: Arc<sluice_run::lock::Mutex<HashSet<ObjectId>>> = Arc::default();
+    let under_way: Arc<Mutex<HashSet<ObjectId>>> = Arc::default();
     loop {
         let Some(alive) = vfs.upgrade() else { return };
         let _ = sluice_run::time::timeout(LOOK_INTERVAL, alive.upload_now.notified()).await;
-        let pressed = alive.is_pressed();
-        let mut ready = alive.dirty.ready(if pressed { Duration::ZERO } else { alive.settings.upload_delay });
+        let (is_waited_for, fills) = (alive.is_waited_for(), alive.journal_is_filling());
+        let idle = if is_waited_for { Duration::ZERO } else { alive.settings.upload_delay };
+        let mut ready = alive.dirty.ready(idle, fills);
         ready.sort_by_key(|object| object.first_seq);
         for object in ready {
             if !under_way.lock().insert(object.id) {
@@ -57,7 +117,7 @@ pub(crate) async fn run(vfs: Weak<Vfs>) {
                 vfs.upload_now.notify_one();
             });
         }
-        if pressed {
+        if is_waited_for || fills {
             alive.checkpoint_if_due().await;
         }
     }
@@ -65,9 +125,9 @@ pub(crate) async fn run(vfs: Weak<Vfs>) {
 
 impl Vfs {
     /// Whether objects leave whatever their age.
-    fn is_pressed(&self) -> bool {
-        let waited_for = self.draining.load(Ordering::Acquire) || self.waiting.load(Ordering::Acquire) > 0;
-        waited_for || self.journal_is_filling() || self.failed_cache().is_some()
+    fn is_waited_for(&self) -> bool {
+        let by_somebody = self.draining.load(Ordering::Acquire) || self.waiting.load(Ordering::Acquire) > 0;
+        by_somebody || self.failed_cache().is_some()
     }
 
     /// The cache, when it is out of use and what is dirty in it must leave.
@@ -77,7 +137,7 @@ impl Vfs {
 
     fn journal_is_filling(&self) -> bool {
         let usage = self.parts.journal.usage();
-        usage.used_bytes > usage.capacity_bytes / 2
+        usage.used_bytes > usage.capacity_bytes / 3
     }
 
     /// When the journal fills up although data is stored, it is metadata that keeps its segments: bring it to its tables.
@@ -109,13 +169,13 @@ impl Vfs {
     /// `unread` counts how often its slot could not be read; a store that is down says nothing about the slot.
     async fn try_upload(self: &Arc<Self>, object: &Arc<DirtyObject>, unread: &mut u32) -> Result<(), String> {
         // Held while there are bytes in memory, not while waiting: with a failed cache, a sync waits for all the others.
-        let permit = self.uploading.acquire().await.map_err(|e| e.to_string())?;
+        let place = self.uploads.begin().await;
         let record = self.ask(object, |metadata, id| metadata.object(id)).await?;
         let dead = record.as_ref().is_none_or(|record| record.live_bytes == 0);
         if dead && self.ask(object, |metadata, id| metadata.forget_object(id)).await? {
             // Its last references went before it was stored: nothing to store. But until the log says so durably, a power loss
             // brings them back.
-            drop(permit);
+            drop(place);
             let forgotten = self.parts.journal.written();
             self.forgotten.note(object.first_seq, forgotten);
             self.wait_durable(object, forgotten).await?;
@@ -127,9 +187,14 @@ impl Vfs {
             Some(ObjectRecord { segments, stored_bytes, .. }) => {
                 self.ask(object, move |metadata, id| metadata.object_stored(id, segments, stored_bytes)).await?;
             }
-            None => self.store_object(object, unread).await?,
+            None => {
+                let stored = self.store_object(object, unread).await;
+                let bytes = if stored.is_ok() { object.end().into() } else { 0 };
+                let refusals = self.parts.store.stats().of(RequestKind::Put).errors;
+                self.uploads.end(place, self.parts.clock.monotonic(), bytes, refusals);
+                stored?;
+            }
         }
-        drop(permit);
         // The journal may lose the data only when what says that it is stored cannot be lost.
         self.wait_durable(object, self.parts.journal.written()).await?;
         self.counters.uploaded.fetch_add(object.end().into(), Ordering::Relaxed);

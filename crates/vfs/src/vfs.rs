@@ -1,8 +1,9 @@
 //! The parts joined, and the work that goes on in the background.
 
 use crate::{
-    Durability, Failure, Group, Metadata, OpenState, Others, ahead::Ahead, away::on_thread, direct, dirty::Dirty,
-    durability::Forgotten, fetch::Fetches, files::Files, handles::Handles, status::Counters, upload, warm::Warming,
+    Durability, Failure, Group, Metadata, OpenState, Others, ahead::Ahead, away::on_thread, brake::Brake, direct,
+    dirty::Dirty, durability::Forgotten, fetch::Fetches, files::Files, handles::Handles, status::Counters, upload,
+    warm::Warming,
 };
 use futures::FutureExt;
 use sluice_base::{Clock, Entropy, Errno, SessionId};
@@ -38,7 +39,7 @@ pub struct Settings {
     /// An object to which nobody adds is sealed after this time. Long enough that a file rewritten at once is not uploaded
     /// twice, short enough that the store is seconds behind.
     pub upload_delay: Duration,
-    /// Objects uploaded at once: 4 MiB of memory each.
+    /// Objects uploaded at once at first, 4 MiB of memory each: how many there are follows what the store takes.
     pub uploads: usize,
     /// Memory for bytes on their way: answers, what is read ahead, warm-ups, uploads, and objects that no cache disk holds until they are
     /// stored.
@@ -116,10 +117,12 @@ pub struct Vfs {
     pub(crate) room: Notify,
     /// Told when the uploader should look at once.
     pub(crate) upload_now: Notify,
-    pub(crate) uploading: Arc<Semaphore>,
+    pub(crate) uploads: upload::Turns,
     pub(crate) draining: AtomicBool,
     /// Who has everything published, one at a time.
     pub(crate) flushing: Arc<Semaphore>,
+    /// Holds small writes back when the journal fills up.
+    pub(crate) brake: Mutex<Brake>,
     /// Operations that wait for room: while there are any, no object waits for its age.
     pub(crate) waiting: AtomicUsize,
     /// The last upload found no room in the store: waiting may not help.
@@ -151,9 +154,10 @@ impl Vfs {
             filling: Semaphore::new(1),
             room: Notify::new(),
             upload_now: Notify::new(),
-            uploading: Arc::new(Semaphore::new(settings.uploads)),
+            uploads: upload::Turns::new(settings.uploads),
             draining: false.into(),
             flushing: Arc::new(Semaphore::new(1)),
+            brake: Mutex::default(),
             waiting: AtomicUsize::new(0),
             store_full: false.into(),
             lost: Arc::default(),
@@ -271,12 +275,13 @@ impl Vfs {
     pub fn trim_journal(&self) {
         let persisted = sluice_base::Seq(self.namespace().settled().0 + 1);
         let needed = self.dirty.first_seq().map_or(persisted, |first| first.min(persisted));
-        let before = self.parts.journal.usage().used_bytes;
-        if let Err(error) = self.parts.journal.free_before(needed) {
+        let freed = self.parts.journal.free_before(needed).unwrap_or_else(|error| {
             tracing::warn!(%error, "freeing journal segments failed");
-        }
+            0
+        });
         // Who waits asks for this in turn: woken for nothing, they would spin.
-        if self.parts.journal.usage().used_bytes < before {
+        if freed > 0 {
+            self.brake.lock().freed(self.parts.clock.monotonic(), freed);
             self.room.notify_waiters();
         }
     }

@@ -3,6 +3,7 @@
 
 use crate::{
     DataNote, Failure, HandleId, Vfs,
+    brake::Room,
     dirty::{DirtyObject, Reservation},
     files::{FileData, FileState, Shape},
 };
@@ -27,6 +28,11 @@ const RECORD_DATA_MAX: usize = 1 << 20;
 impl Vfs {
     /// Writes to an open file. On return the bytes survive the end of this process.
     pub fn write(&self, handle: HandleId, offset: u64, bytes: &[u8], kill_suidgid: bool) -> Result<(), Failure> {
+        self.let_in(bytes.len())?;
+        self.write_now(handle, offset, bytes, kill_suidgid)
+    }
+
+    fn write_now(&self, handle: HandleId, offset: u64, bytes: &[u8], kill_suidgid: bool) -> Result<(), Failure> {
         let open = self.file(handle)?;
         self.write_file(&open.file, Some(offset), bytes, kill_suidgid)
     }
@@ -34,12 +40,22 @@ impl Vfs {
     /// Writes behind the last byte that is known here, for O_APPEND where the front end's word of the size may be from before
     /// another mount's change.
     pub fn append(&self, handle: HandleId, bytes: &[u8], kill_suidgid: bool) -> Result<(), Failure> {
+        self.let_in(bytes.len())?;
+        self.append_now(handle, bytes, kill_suidgid)
+    }
+
+    fn append_now(&self, handle: HandleId, bytes: &[u8], kill_suidgid: bool) -> Result<(), Failure> {
         let open = self.file(handle)?;
         self.write_file(&open.file, None, bytes, kill_suidgid)
     }
 
     /// Writes pages of a mapping, which may come when no handle is known.
     pub fn write_ino(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
+        self.let_in(bytes.len())?;
+        self.write_ino_now(ino, offset, bytes)
+    }
+
+    fn write_ino_now(&self, ino: Ino, offset: u64, bytes: &[u8]) -> Result<(), Failure> {
         let held = self.files.with(ino);
         self.write_file(&held.file, Some(offset), bytes, false)
     }
@@ -53,19 +69,46 @@ impl Vfs {
         kill: bool,
     ) -> Result<(), Errno> {
         let (vfs, _room) = (self.clone(), self.ahead.room_of_write(bytes.len()));
-        self.make_room(move || vfs.write(handle, offset, &bytes, kill)).await
+        self.held_back(bytes.len()).await;
+        self.make_room(move || vfs.write_now(handle, offset, &bytes, kill)).await
     }
 
     /// As [`Vfs::append`], waiting for room in journal and cache.
     pub async fn append_later(self: Arc<Self>, handle: HandleId, bytes: Vec<u8>, kill: bool) -> Result<(), Errno> {
         let (vfs, _room) = (self.clone(), self.ahead.room_of_write(bytes.len()));
-        self.make_room(move || vfs.append(handle, &bytes, kill)).await
+        self.held_back(bytes.len()).await;
+        self.make_room(move || vfs.append_now(handle, &bytes, kill)).await
     }
 
     /// As [`Vfs::write_ino`], waiting for room in journal and cache.
     pub async fn write_ino_later(self: Arc<Self>, ino: Ino, offset: u64, bytes: Vec<u8>) -> Result<(), Errno> {
         let (vfs, _room) = (self.clone(), self.ahead.room_of_write(bytes.len()));
-        self.make_room(move || vfs.write_ino(ino, offset, &bytes)).await
+        self.held_back(bytes.len()).await;
+        self.make_room(move || vfs.write_ino_now(ino, offset, &bytes)).await
+    }
+
+    /// Whether the journal has room for a write at once.
+    fn let_in(&self, len: usize) -> Result<(), Failure> {
+        match self.scarce_room(len) {
+            Some(room) if !self.brake.lock().try_let_in(self.parts.clock.monotonic(), len, room) => Err(Failure::Wait),
+            _ => Ok(()),
+        }
+    }
+
+    /// Waits as long as a write is held back.
+    async fn held_back(&self, len: usize) {
+        let Some(room) = self.scarce_room(len) else { return };
+        let wait = self.brake.lock().let_in(self.parts.clock.monotonic(), len, room);
+        if !wait.is_zero() {
+            sluice_run::time::sleep(wait).await;
+        }
+    }
+
+    /// The journal's room, where it is scarce and a write of so many bytes takes it.
+    fn scarce_room(&self, len: usize) -> Option<Room> {
+        let (used_bytes, limit_bytes, segment_bytes) = self.parts.journal.room();
+        let room = Room { used_bytes, limit_bytes, segment_bytes };
+        (len < SMALL_WRITE_BYTES && room.is_scarce()).then_some(room)
     }
 
     /// Without an `offset` at the file's end.
@@ -204,10 +247,13 @@ impl Vfs {
             let object = &reserved.object;
             for part in parts(object, &reserved, large) {
                 let (start, end) = (part.range.start - reserved.offset, part.range.end - reserved.offset);
-                let data = if part.sums.is_some() { &rest[..0] } else { &rest[start as usize..end as usize] };
+                let in_record = if part.sums.is_some() { 0..0 } else { start as usize..end as usize };
+                if in_record.is_empty() {
+                    object.rely_on_slot();
+                }
                 let (offset, len) = (part.range.start, part.range.end - part.range.start);
                 let note = DataNote { object: object.id, offset, len, slot: object.location(), sums: part.sums };
-                batch.attachments.push(Attachment { header: note.encode(), data });
+                batch.attachments.push(Attachment { header: note.encode(), data: &rest[in_record] });
             }
             let place = Some(Place { object: object.id, offset: reserved.offset });
             batch.extents.push(Extent { offset: at, len: reserved.len.into(), place });

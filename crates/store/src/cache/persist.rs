@@ -5,7 +5,7 @@ use crate::{
     CAPACITY_BYTES_MAX, CacheError, SLOT_BYTES, SlotLocation,
     entry::Entry,
     health::Health,
-    slab::Slabs,
+    slab::{Slabs, What},
     space::Space,
     table::{Record, State, Table},
 };
@@ -138,13 +138,13 @@ impl Inner {
                 continue;
             }
             // Sums first, data second, records last: no record names bytes that a power loss can take.
-            self.slabs.sync()?;
+            self.slabs.sync(What::All)?;
             for run in records.chunk_by(|a, b| a.0 + 1 == b.0) {
                 let bytes: Vec<Record> = run.iter().map(|(_, record)| *record).collect();
                 self.health.note("write the slot table", table.write(run[0].0, &bytes))?;
             }
         }
-        self.slabs.sync()?;
+        self.slabs.sync(What::All)?;
         table.sync().inspect_err(|error| self.health.fail("sync the slot table", error))?;
         table.rewrite = false;
         Ok(())

@@ -1,0 +1,148 @@
+//! Holds small writes back when the journal fills up, a little each: otherwise they run into its end, stand until a segment is freed, fill
+//! it at once and stand again. Time is an argument.
+//!
+//! From half of the room on, writes go no faster than a rate: what is freed in a second, and what is left, less a reserve, over some
+//! seconds. So programs that write more than the store takes come down to its rate while there is room, and stay there. With a store
+//! that takes nothing the room is used up slower and slower, and then they wait.
+
+use std::time::Duration;
+
+/// What is left is used up over this time.
+const ROOM_OVER_S: f64 = 5.0;
+/// Over so long what was freed is averaged: segments are freed whole, in bursts as uploads end.
+const FREED_OVER_S: f64 = 5.0;
+/// Segments that are kept back, as much as one burst frees.
+const RESERVE_SEGMENTS: u64 = 2;
+/// The least: nobody stands still while there is room.
+const RATE_MIN: f64 = (512 << 10) as f64;
+/// A shorter wait is not worth its wake-up: the next write waits for both.
+const WAIT_MIN: Duration = Duration::from_millis(1);
+/// Longest wait of one write. The rate may be another by then.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// How full the journal is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Room {
+    pub(crate) used_bytes: u64,
+    /// Of records with data.
+    pub(crate) limit_bytes: u64,
+    pub(crate) segment_bytes: u64,
+}
+
+impl Room {
+    /// Whether writes are held back at all.
+    pub(crate) fn is_scarce(&self) -> bool {
+        self.used_bytes > self.limit_bytes / 2
+    }
+}
+
+/// The state of one journal's brake.
+#[derive(Debug, Default)]
+pub(crate) struct Brake {
+    /// When the writes that were let in so far are due.
+    due: Duration,
+    freed_per_s: f64,
+    freed_at: Duration,
+}
+
+impl Brake {
+    /// So many bytes of the journal were freed.
+    pub(crate) fn freed(&mut self, now: Duration, bytes: u64) {
+        let elapsed_s = now.saturating_sub(self.freed_at).as_secs_f64();
+        let kept = (-elapsed_s / FREED_OVER_S).exp();
+        self.freed_per_s = self.freed_per_s * kept + bytes as f64 / FREED_OVER_S;
+        self.freed_at = now;
+    }
+
+    /// Lets a write of so many bytes in if it need not wait.
+    pub(crate) fn try_let_in(&mut self, now: Duration, bytes: usize, room: Room) -> bool {
+        let is_free = self.due <= now + WAIT_MIN;
+        if is_free {
+            self.let_in(now, bytes, room);
+        }
+        is_free
+    }
+
+    /// Lets a write in after a wait.
+    pub(crate) fn let_in(&mut self, now: Duration, bytes: usize, room: Room) -> Duration {
+        let at = self.due.max(now).min(now + WAIT_MAX);
+        self.due = at + Duration::from_secs_f64(bytes as f64 / self.rate(now, room));
+        at - now
+    }
+
+    /// Bytes a second.
+    fn rate(&self, now: Duration, room: Room) -> f64 {
+        let elapsed_s = now.saturating_sub(self.freed_at).as_secs_f64();
+        let freed_per_s = self.freed_per_s * (-elapsed_s / FREED_OVER_S).exp();
+        let left = room.limit_bytes as f64 - room.used_bytes as f64;
+        let spare = left - (RESERVE_SEGMENTS * room.segment_bytes) as f64;
+        (freed_per_s + spare / ROOM_OVER_S).max(RATE_MIN)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEGMENT: u64 = 8 << 20;
+    const LIMIT: u64 = 100 << 20;
+    const WRITE: usize = 4096;
+
+    /// Programs that write without a pause, and a store that takes `drain` bytes a second, in bursts of two segments, from a journal that
+    /// begins empty: when each write was done.
+    fn run(seconds: u64, drain: f64) -> (Vec<Duration>, u64) {
+        let (mut brake, mut now, mut used, mut done) = (Brake::default(), Duration::ZERO, 0u64, Vec::new());
+        let (mut drained, mut last) = (0.0, Duration::ZERO);
+        let mut fullest = 0;
+        while now < Duration::from_secs(seconds) {
+            // What a write costs by itself.
+            now += Duration::from_micros(40);
+            drained += drain * (now - last).as_secs_f64();
+            last = now;
+            if drained >= (2 * SEGMENT) as f64 && used >= 3 * SEGMENT {
+                drained = 0.0;
+                used -= 2 * SEGMENT;
+                brake.freed(now, 2 * SEGMENT);
+            }
+            let room = Room { used_bytes: used, limit_bytes: LIMIT, segment_bytes: SEGMENT };
+            if used + WRITE as u64 > LIMIT {
+                continue;
+            }
+            if room.is_scarce() && !brake.try_let_in(now, WRITE, room) {
+                now += brake.let_in(now, WRITE, room);
+            }
+            used += WRITE as u64;
+            fullest = fullest.max(used);
+            done.push(now);
+        }
+        (done, fullest)
+    }
+
+    #[test]
+    fn programs_come_down_to_what_the_store_takes_without_a_stand() {
+        let (done, fullest) = run(60, 20e6);
+        let late: Vec<_> = done.iter().filter(|at| at.as_secs() >= 20).collect();
+        let rate = late.len() as f64 * WRITE as f64 / 40.0;
+        assert!((15e6..25e6).contains(&rate), "{rate} bytes a second");
+        let longest = done.windows(2).map(|pair| pair[1] - pair[0]).max().unwrap();
+        assert!(longest < Duration::from_millis(50), "{longest:?}");
+        assert!(fullest < LIMIT - SEGMENT / 2, "{fullest} of {LIMIT}");
+    }
+
+    #[test]
+    fn a_store_that_takes_nothing_leaves_all_room_to_programs() {
+        let (done, fullest) = run(120, 0.0);
+        assert!(fullest > LIMIT - SEGMENT / 2, "{fullest} of {LIMIT}");
+        let half = done.partition_point(|at| at.as_secs() < 2);
+        assert!(half as u64 * WRITE as u64 > LIMIT / 2, "the first half is not held back");
+    }
+
+    #[test]
+    fn nobody_waits_for_long() {
+        let mut brake = Brake::default();
+        let room = Room { used_bytes: LIMIT, limit_bytes: LIMIT, segment_bytes: SEGMENT };
+        for _ in 0..1000 {
+            assert!(brake.let_in(Duration::ZERO, 1 << 20, room) <= WAIT_MAX);
+        }
+    }
+}
