@@ -119,7 +119,7 @@ impl Asked {
                 }
             }
             Answer::Error(errno) => self.send(errno.0, &[]),
-            Answer::Later(future) => {
+            Answer::Later(future) | Answer::Soon(future) => {
                 if let Some((_, interrupted)) = self.shared.waiting.take_thread(self.unique) {
                     later::begin(&self.shared, &self.peer, self.unique, future, interrupted);
                 }

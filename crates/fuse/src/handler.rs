@@ -52,6 +52,9 @@ pub enum Answer {
     /// The result comes from this future, which is spawned on tokio. It is dropped when the caller was interrupted and
     /// the grace period is over, so work that must not stop half-way belongs in a task of its own.
     Later(Pin<Box<dyn Future<Output = LateReply> + Send>>),
+    /// As [`Answer::Later`], for a future that needs no runtime and has little to do once it is woken: whoever wakes it polls it, on his own
+    /// thread, which saves a task.
+    Soon(Pin<Box<dyn Future<Output = LateReply> + Send>>),
     /// As [`Answer::Later`], for what may take for ever: it is told when the caller was interrupted, and then ends soon by itself.
     Interruptible(Interruptible),
 }

@@ -12,11 +12,16 @@ use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::OwnedFd;
 use sluice_base::Errno;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use tokio::sync::oneshot;
+
+/// The answer to a request.
+type LateFuture = Pin<Box<dyn Future<Output = LateReply> + Send>>;
 
 /// An outcome on its way to the reactor.
 pub(crate) struct Completion {
@@ -109,13 +114,7 @@ impl Drop for Ticket {
 }
 
 /// Runs `future`, the answer to `unique`, whose outcome goes to `peer`.
-pub(crate) fn begin(
-    shared: &Shared,
-    peer: &Peer,
-    unique: u64,
-    future: Pin<Box<dyn Future<Output = LateReply> + Send>>,
-    interrupted: bool,
-) {
+pub(crate) fn begin(shared: &Shared, peer: &Peer, unique: u64, future: LateFuture, interrupted: bool) {
     peer.later.fetch_add(1, SeqCst);
     spawn(&shared.runtime, future, unique, (&peer.inbox, &shared.waiting), shared.interrupt_grace);
     if interrupted {
@@ -127,7 +126,7 @@ pub(crate) fn begin(
 /// to `inbox`.
 pub(crate) fn spawn(
     runtime: &tokio::runtime::Handle,
-    future: Pin<Box<dyn Future<Output = LateReply> + Send>>,
+    future: LateFuture,
     unique: u64,
     (inbox, waiting): (&Arc<Inbox>, &Arc<Waiting>),
     grace: Duration,
@@ -139,6 +138,70 @@ pub(crate) fn spawn(
         let outcome = with_grace(future, interrupted, grace).await;
         ticket.settle(outcome);
     });
+}
+
+/// Polls `future`, the answer to `unique`, here and wherever it is woken; its outcome goes to `peer`.
+pub(crate) fn attend(shared: &Shared, peer: &Peer, unique: u64, future: LateFuture) {
+    peer.later.fetch_add(1, SeqCst);
+    let (inbox, waiting) = (Arc::clone(&peer.inbox), Arc::clone(&shared.waiting));
+    let interrupted = waiting.enter(unique);
+    let ticket = Ticket { inbox, waiting, unique, outcome: Some(Err(Errno::EIO)) };
+    let state = Mutex::new(Some(Attended { future, interrupted, ticket }));
+    let (runtime, grace) = (shared.runtime.clone(), shared.interrupt_grace);
+    Arc::new(Attendant { state, wakes: AtomicUsize::new(0), runtime, grace }).wake();
+}
+
+/// Polls one future, until it is interrupted: then a task waits for the rest of its time.
+struct Attendant {
+    state: Mutex<Option<Attended>>,
+    /// Since the poll under way began, that one included: it may be woken by another thread, or its own, meanwhile.
+    wakes: AtomicUsize,
+    runtime: tokio::runtime::Handle,
+    grace: Duration,
+}
+
+struct Attended {
+    future: LateFuture,
+    interrupted: oneshot::Receiver<()>,
+    ticket: Ticket,
+}
+
+impl Wake for Attendant {
+    fn wake(self: Arc<Self>) {
+        if self.wakes.fetch_add(1, SeqCst) > 0 {
+            return;
+        }
+        let mut seen = 1;
+        loop {
+            self.poll();
+            let before = self.wakes.fetch_sub(seen, SeqCst);
+            if before == seen {
+                return;
+            }
+            seen = before - seen;
+        }
+    }
+}
+
+impl Attendant {
+    fn poll(self: &Arc<Self>) {
+        let Some(mut attended) = self.state.lock().take() else { return };
+        let waker = Waker::from(Arc::clone(self));
+        let mut context = Context::from_waker(&waker);
+        // Whoever wakes has work of his own to go on with. A ticket that is dropped says EIO.
+        let polled = catch_unwind(AssertUnwindSafe(|| attended.future.as_mut().poll(&mut context)));
+        match polled {
+            Err(_) => tracing::error!("the answer to a request panicked"),
+            Ok(Poll::Ready(outcome)) => attended.ticket.settle(outcome),
+            Ok(Poll::Pending) => match Pin::new(&mut attended.interrupted).poll(&mut context) {
+                Poll::Pending => *self.state.lock() = Some(attended),
+                Poll::Ready(_) => {
+                    let (grace, Attended { future, ticket, .. }) = (self.grace, attended);
+                    self.runtime.spawn(async move { ticket.settle(within_grace(future, grace).await) });
+                }
+            },
+        }
+    }
 }
 
 /// A request that waits for as long as it takes and is answered by whoever goes on with the mount, or by this process later.
@@ -178,17 +241,17 @@ pub(crate) fn spawn_interruptible(
     });
 }
 
-async fn with_grace(
-    mut future: Pin<Box<dyn Future<Output = LateReply> + Send>>,
-    interrupted: oneshot::Receiver<()>,
-    grace: Duration,
-) -> LateReply {
+async fn with_grace(mut future: LateFuture, interrupted: oneshot::Receiver<()>, grace: Duration) -> LateReply {
     tokio::select! {
         biased;
         outcome = &mut future => return outcome,
         Ok(()) = interrupted => {}
     }
-    // Many programs take EINTR from a regular file for a failure, and the signal may be a mere timer.
+    within_grace(future, grace).await
+}
+
+/// What is left of an interrupted one. Many programs take EINTR from a regular file for a failure, and the signal may be a mere timer.
+async fn within_grace(future: LateFuture, grace: Duration) -> LateReply {
     tokio::time::timeout(grace, future).await.unwrap_or(Err(Errno::EINTR))
 }
 

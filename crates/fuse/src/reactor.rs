@@ -364,7 +364,7 @@ impl Reactor {
             // Its caller was let go.
             None => Written::Taken,
             Some((_, interrupted)) => match answer {
-                Answer::Later(future) => {
+                Answer::Later(future) | Answer::Soon(future) => {
                     later::begin(shared, peer, unique, future, interrupted);
                     Written::Taken
                 }
@@ -381,6 +381,11 @@ impl Reactor {
             Answer::Later(future) => {
                 add(&self.peer.counters.later);
                 later::begin(&self.shared, &self.peer, unique, future, false);
+                Written::Taken
+            }
+            Answer::Soon(future) => {
+                add(&self.peer.counters.later);
+                later::attend(&self.shared, &self.peer, unique, future);
                 Written::Taken
             }
             // Only a request itself may be patient, not what it becomes.

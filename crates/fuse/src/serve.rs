@@ -450,7 +450,10 @@ impl VfsHandler {
     fn sync(&self) -> Answer {
         match self.vfs.sync() {
             None => Answer::Done,
-            Some(synced) => Answer::later(async move { synced.await.map(|()| crate::Body::empty()) }),
+            Some(synced) => {
+                let answer = Box::pin(async move { synced.await.map(|()| crate::Body::empty()) });
+                if self.vfs.waits_for_store() { Answer::Later(answer) } else { Answer::Soon(answer) }
+            }
         }
     }
 

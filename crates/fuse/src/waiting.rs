@@ -127,6 +127,8 @@ impl Waiting {
         let mut interrupts = self.0.lock();
         match interrupts.known.remove(&unique) {
             Some(Known::Task(sender)) => {
+                // Whoever is told may have the outcome by now, and leave.
+                drop(interrupts);
                 let _ = sender.send(());
                 false
             }

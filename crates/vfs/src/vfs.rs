@@ -122,7 +122,9 @@ pub struct Vfs {
     /// Who has everything published, one at a time.
     pub(crate) flushing: Arc<Semaphore>,
     /// Holds small writes back when the journal fills up.
+    /// Holds small writes back when the journal fills up; goes by the time since it began.
     pub(crate) brake: Mutex<Brake>,
+    pub(crate) brake_began: sluice_run::time::Instant,
     /// Operations that wait for room: while there are any, no object waits for its age.
     pub(crate) waiting: AtomicUsize,
     /// The last upload found no room in the store: waiting may not help.
@@ -158,6 +160,7 @@ impl Vfs {
             draining: false.into(),
             flushing: Arc::new(Semaphore::new(1)),
             brake: Mutex::default(),
+            brake_began: sluice_run::time::now(),
             waiting: AtomicUsize::new(0),
             store_full: false.into(),
             lost: Arc::default(),
@@ -271,6 +274,11 @@ impl Vfs {
         })
     }
 
+    /// Whether [`Vfs::sync`] waits for more than the disks of this host: it needs a runtime then.
+    pub fn waits_for_store(&self) -> bool {
+        matches!(self.settings.durability, Durability::Object(_))
+    }
+
     /// Frees what the journal no longer needs: metadata is checkpointed and data stored.
     pub fn trim_journal(&self) {
         let persisted = sluice_base::Seq(self.namespace().settled().0 + 1);
@@ -281,7 +289,7 @@ impl Vfs {
         });
         // Who waits asks for this in turn: woken for nothing, they would spin.
         if freed > 0 {
-            self.brake.lock().freed(self.parts.clock.monotonic(), freed);
+            self.brake.lock().freed(self.brake_time(), freed);
             self.room.notify_waiters();
         }
     }

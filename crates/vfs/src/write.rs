@@ -20,6 +20,7 @@ use sluice_store::SegmentSum;
 use std::{
     ops::Range,
     sync::{Arc, atomic::Ordering},
+    time::Duration,
 };
 
 /// Largest piece of one log record; the journal takes records of up to 2 MiB.
@@ -90,7 +91,7 @@ impl Vfs {
     /// Whether the journal has room for a write at once.
     fn let_in(&self, len: usize) -> Result<(), Failure> {
         match self.scarce_room(len) {
-            Some(room) if !self.brake.lock().try_let_in(self.parts.clock.monotonic(), len, room) => Err(Failure::Wait),
+            Some(room) if !self.brake.lock().try_let_in(self.brake_time(), len, room) => Err(Failure::Wait),
             _ => Ok(()),
         }
     }
@@ -98,10 +99,15 @@ impl Vfs {
     /// Waits as long as a write is held back.
     async fn held_back(&self, len: usize) {
         let Some(room) = self.scarce_room(len) else { return };
-        let wait = self.brake.lock().let_in(self.parts.clock.monotonic(), len, room);
+        let wait = self.brake.lock().let_in(self.brake_time(), len, room);
         if !wait.is_zero() {
             sluice_run::time::sleep(wait).await;
         }
+    }
+
+    /// The time by which waits end.
+    pub(crate) fn brake_time(&self) -> Duration {
+        sluice_run::time::now().duration_since(self.brake_began)
     }
 
     /// The journal's room, where it is scarce and a write of so many bytes takes it.

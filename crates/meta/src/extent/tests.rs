@@ -115,6 +115,36 @@ fn overwriting_again_and_again_stays_small() {
     assert!(records.len() < 50, "{} records", records.len());
 }
 
+/// Overwritten a thousand times, as a whole and in pieces at random: what is kept follows from what the file has.
+#[test]
+fn a_thousand_overwrites_keep_what_one_would() {
+    const PIECE: u64 = 4096;
+    let ino = Ino(3);
+    for (pieces, written) in [(16, 128 << 10), (256, PIECE)] {
+        let (mut extents, mut records) = (reload(ino, &BTreeMap::new(), 1), BTreeMap::new());
+        let (mut random, mut most, mut most_bytes) = (0x2545_f491_4f6c_dd1du64, 0, 0);
+        for turn in 0..1000u32 {
+            for number in 0..pieces {
+                random ^= random << 13;
+                random ^= random >> 7;
+                random ^= random << 17;
+                let offset = if written == PIECE { random % pieces * written } else { number * written };
+                let place =
+                    Place { object: ObjectId([(turn % 200) as u8 + 1; 16]), offset: number as u32 * written as u32 };
+                let mut plan = ExtentPlan::default();
+                extents.put(ino, Extent { offset, len: written, place: Some(place) }, &mut plan);
+                store(&mut records, &plan);
+            }
+            most = most.max(records.len());
+            most_bytes = most_bytes.max(records.values().map(Vec::len).sum());
+        }
+        // Before a span is packed it gathers 32 records, and one for each eight runs.
+        assert!(most <= 34 + pieces as usize / 8, "{most} records of {pieces} pieces");
+        assert!(most_bytes < 28 * (pieces as usize + 100), "{most_bytes} bytes of {pieces} pieces");
+        assert!(extents.runs() <= pieces as usize + 1);
+    }
+}
+
 /// Bytes of the log record that a plan becomes, about.
 fn record_bytes(plan: &ExtentPlan) -> usize {
     plan.puts.iter().map(|(_, value)| value.len() + 40).sum::<usize>() + plan.deletes.len() * 40

@@ -8,6 +8,7 @@ mod faults;
 mod gc;
 mod harness;
 mod model;
+mod overwrites;
 mod power;
 mod threads;
 mod turns;
