@@ -16,8 +16,8 @@ from pressure import writes_drain, writes_pressed, writes_recovery, writes_serve
 from raw import net, redis, tcp
 from table import Row
 from variants import variants
-from writes import writes_random, writes_sequential, writes_small, writes_sync
 from wire import local, wire_128k, wire_1m, wire_4k, wire_buffered
+from writes import writes_random, writes_sequential, writes_small, writes_sync
 
 # Goals: the share of the limit that issue 2 asks for, and issue 3 of a mount by way of a server.
 METADATA_GOALS = {"create": 0.5, "write": 0.5, "stat": 0.8, "read": 0.5, "unlink": 0.5}
@@ -134,7 +134,7 @@ OWN = {
     "crowd-read": crowd_read,
 }
 # Those that take long even for a moment: `make bench` leaves them out.
-LONG = ("wire-128k", "variants", "passthrough", "cold-slab", "crowd-read")
+LONG = ("wire-128k", "variants", "passthrough", "cold-slab", "crowd-read", "writes-pressed")
 # Those of a mount by way of a server.
 REMOTE = {"remote-metadata"}
 MEASUREMENTS = {
