@@ -19,7 +19,7 @@ from link import Port
 from process import Failed, await_true
 from table import Row
 from volumes import copy_data
-from writes import CACHE, DRAINED_SECONDS_MAX, drained, numbers, volume
+from writes import CACHE, DRAINED_SECONDS_MAX, drained, numbers
 
 # What issue 5 asks for.
 DRAIN_GOAL_MS, DRAIN_LIMIT_SHARE, DRAIN_RATE_IOPS = 5, 3, 1000
@@ -125,7 +125,8 @@ class Writer(multiprocessing.get_context("fork").Process):
         if len(data) < self.acked * len(BLOCK):
             raise Failed(f"{path} has {len(data)} bytes of {self.acked} acked blocks")
         for number in range(self.acked):
-            if data[number * len(BLOCK) :][: len(BLOCK)] != number.to_bytes(8, "little") + BLOCK[8:]:
+            at = number * len(BLOCK)
+            if data[at : at + len(BLOCK)] != number.to_bytes(8, "little") + BLOCK[8:]:
                 raise Failed(f"block {number} of {path} is another")
 
 

@@ -28,9 +28,14 @@ def slow_disk(scratch, mib, sync_us):
         yield folder
     finally:
         with uninterrupted():
-            # The kernel lets go of the loop device with the mount. A mount that something still uses goes when that does.
+            # The kernel lets go of the loop device with the mount.
             for path in (folder, below):
-                if path.is_mount():
-                    subprocess.run(["umount", path], capture_output=True).returncode and subprocess.run(["umount", "-l", path], capture_output=True)
+                unmount(path)
             disk.kill()
             image.unlink()
+
+
+def unmount(path):
+    """If it is mounted; what something still uses goes when that does."""
+    if path.is_mount() and subprocess.run(["umount", path], capture_output=True).returncode:
+        subprocess.run(["umount", "-l", path], check=True)

@@ -140,15 +140,25 @@ pub(crate) fn spawn(
     });
 }
 
-/// Polls `future`, the answer to `unique`, here and wherever it is woken; its outcome goes to `peer`.
-pub(crate) fn attend(shared: &Shared, peer: &Peer, unique: u64, future: LateFuture) {
+/// As [`begin`], for a future that is polled here and by whoever wakes it.
+pub(crate) fn begin_soon(shared: &Shared, peer: &Peer, unique: u64, future: LateFuture) {
     peer.later.fetch_add(1, SeqCst);
-    let (inbox, waiting) = (Arc::clone(&peer.inbox), Arc::clone(&shared.waiting));
+    attend(&shared.runtime, future, unique, (&peer.inbox, &shared.waiting), shared.interrupt_grace);
+}
+
+/// As [`spawn`], without a task: `runtime` is for what is interrupted.
+fn attend(
+    runtime: &tokio::runtime::Handle,
+    future: LateFuture,
+    unique: u64,
+    (inbox, waiting): (&Arc<Inbox>, &Arc<Waiting>),
+    grace: Duration,
+) {
     let interrupted = waiting.enter(unique);
+    let (inbox, waiting) = (Arc::clone(inbox), Arc::clone(waiting));
     let ticket = Ticket { inbox, waiting, unique, outcome: Some(Err(Errno::EIO)) };
     let state = Mutex::new(Some(Attended { future, interrupted, ticket }));
-    let (runtime, grace) = (shared.runtime.clone(), shared.interrupt_grace);
-    Arc::new(Attendant { state, wakes: AtomicUsize::new(0), runtime, grace }).wake();
+    Arc::new(Attendant { state, wakes: AtomicUsize::new(0), runtime: runtime.clone(), grace }).wake();
 }
 
 /// Polls one future, until it is interrupted: then a task waits for the rest of its time.

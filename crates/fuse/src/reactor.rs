@@ -385,7 +385,7 @@ impl Reactor {
             }
             Answer::Soon(future) => {
                 add(&self.peer.counters.later);
-                later::attend(&self.shared, &self.peer, unique, future);
+                later::begin_soon(&self.shared, &self.peer, unique, future);
                 Written::Taken
             }
             // Only a request itself may be patient, not what it becomes.

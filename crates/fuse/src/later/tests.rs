@@ -18,6 +18,11 @@ impl Setup {
         spawn(self.runtime.handle(), Box::pin(future), unique, route, Duration::from_millis(20));
     }
 
+    fn attend(&self, unique: u64, future: impl Future<Output = LateReply> + Send + 'static) {
+        let route = (&self.inbox, &self.waiting);
+        attend(self.runtime.handle(), Box::pin(future), unique, route, Duration::from_millis(20));
+    }
+
     /// The next completion, waiting as a reactor does.
     fn completion(&self) -> Completion {
         loop {
@@ -45,6 +50,44 @@ fn outcomes_arrive() {
     assert_eq!((done.unique, done.outcome.unwrap().len()), (2, 1));
     setup.spawn(4, async { panic!("for the test") });
     assert_eq!(setup.completion().outcome.unwrap_err(), Errno::EIO);
+}
+
+#[test]
+fn outcomes_arrive_from_whoever_wakes() {
+    let setup = Setup::new();
+    setup.attend(2, async { Ok(Body::from(b"x".to_vec())) });
+    assert_eq!(setup.completion().outcome.unwrap().len(), 1);
+    let (tell, told) = oneshot::channel();
+    setup.attend(4, async { told.await.map_err(|_| Errno::EIO) });
+    let thread = std::thread::spawn(move || tell.send(Body::from(b"xy".to_vec())));
+    let done = setup.completion();
+    assert_eq!((done.unique, done.outcome.unwrap().len()), (4, 2));
+    assert!(thread.join().unwrap().is_ok());
+    setup.attend(6, async { panic!("for the test") });
+    assert_eq!(setup.completion().outcome.unwrap_err(), Errno::EIO);
+    // What wakes itself while it is polled is polled again.
+    setup.attend(8, async {
+        tokio::task::yield_now().await;
+        Err(Errno::EPERM)
+    });
+    assert_eq!(setup.completion().outcome.unwrap_err(), Errno::EPERM);
+}
+
+#[test]
+fn an_interrupt_ends_what_nobody_wakes() {
+    let setup = Setup::new();
+    setup.attend(2, std::future::pending());
+    setup.waiting.interrupt(2);
+    assert_eq!(setup.completion().outcome.unwrap_err(), Errno::EINTR);
+    setup.waiting.interrupt(4);
+    setup.attend(4, std::future::pending());
+    assert_eq!(setup.completion().outcome.unwrap_err(), Errno::EINTR);
+    // Within its grace it still has its outcome.
+    let (tell, told) = oneshot::channel();
+    setup.attend(6, async { told.await.map_err(|_| Errno::EIO) });
+    setup.waiting.interrupt(6);
+    tell.send(Body::empty()).unwrap();
+    assert!(setup.completion().outcome.is_ok());
 }
 
 #[test]
