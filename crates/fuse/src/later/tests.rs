@@ -59,7 +59,8 @@ fn outcomes_arrive_from_whoever_wakes() {
     assert_eq!(setup.completion().outcome.unwrap().len(), 1);
     let (tell, told) = oneshot::channel();
     setup.attend(4, async { told.await.map_err(|_| Errno::EIO) });
-    let thread = std::thread::spawn(move || tell.send(Body::from(b"xy".to_vec())));
+    let waker = std::thread::Builder::new().name("waker".into());
+    let thread = waker.spawn(move || tell.send(Body::from(b"xy".to_vec()))).unwrap();
     let done = setup.completion();
     assert_eq!((done.unique, done.outcome.unwrap().len()), (4, 2));
     assert!(thread.join().unwrap().is_ok());
