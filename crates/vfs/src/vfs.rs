@@ -274,11 +274,6 @@ impl Vfs {
         })
     }
 
-    /// Whether [`Vfs::sync`] waits for more than the disks of this host: it needs a runtime then.
-    pub fn waits_for_store(&self) -> bool {
-        matches!(self.settings.durability, Durability::Object(_))
-    }
-
     /// Frees what the journal no longer needs: metadata is checkpointed and data stored.
     pub fn trim_journal(&self) {
         let persisted = sluice_base::Seq(self.namespace().settled().0 + 1);
