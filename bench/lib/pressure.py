@@ -83,7 +83,7 @@ def writes_drain(args):
     ms = {side: median(values, side, "p999_us") / 1000 for side in values}
     left = median(values, "product", "unstored_bytes") / MIB
     return [
-        Row(f"cached 4 KiB reads while {mib / 1024:g} GiB drain, 999 of 1,000 within", "ms", ms["product"], None, max(DRAIN_GOAL_MS, DRAIN_LIMIT_SHARE * ms["limit"]), why=f"limit {ms['limit']:.2f} ms; tier journal, {left:,.0f} MiB not stored at the end"),
+        Row(f"cached 4 KiB reads while {mib / 1024:g} GiB drain, 999 of 1,000 within", "ms", ms["product"], None, max(DRAIN_GOAL_MS, DRAIN_LIMIT_SHARE * ms["limit"]), why=f"limit {ms['limit']:.2f} ms; {left:,.0f} MiB not stored at the end"),
         Row("the same, half of them within", "us", median(values, "product", "p50_us"), median(values, "limit", "p50_us")),
     ], values
 
@@ -156,7 +156,7 @@ def writes_server(args):
 
     values = by_turns(args.rounds, {"product": one})
     return [
-        Row(f"server killed and started under {WRITING_MOUNTS} writing mounts: longest write and sync", "s", median(values, "product", "pause_s"), None, SERVER_GOAL_S, why=f"tier journal; the server was back after {median(values, 'product', 'started_s'):.1f} s; {median(values, 'product', 'acked'):,.0f} acked writes compared"),
+        Row(f"server killed and started under {WRITING_MOUNTS} writing mounts: longest write and sync", "s", median(values, "product", "pause_s"), None, SERVER_GOAL_S, why=f"the server was back after {median(values, 'product', 'started_s'):.1f} s; {median(values, 'product', 'acked'):,.0f} acked writes compared"),
     ], values
 
 
@@ -228,7 +228,7 @@ def writes_recovery(args):
     values = by_turns(args.rounds, {"limit": of_disk, "product": one})
     found = lambda key: median(values, "product", key)
     return [
-        Row(f"start after kill -9 with a full journal of {journal} (reading as much)", "s", found("seconds"), median(values, "limit", "seconds"), why=f"tier journal; {found('records'):,.0f} records, {found('journal_bytes') / MIB:,.0f} MiB of journal, {found('unstored_bytes') / MIB:,.0f} MiB not stored; {found('cpu_s'):.1f} CPU s"),
+        Row(f"start after kill -9 with a full journal of {journal} (reading as much)", "s", found("seconds"), median(values, "limit", "seconds"), why=f"{found('records'):,.0f} records, {found('journal_bytes') / MIB:,.0f} MiB of journal, {found('unstored_bytes') / MIB:,.0f} MiB not stored; {found('cpu_s'):.1f} CPU s"),
     ], values
 
 
@@ -270,7 +270,7 @@ def writes_pressed(args):
     values = by_turns(args.rounds, {"product": one})
     found = lambda key: median(values, "product", key)
     return [
-        Row(f"journal of {journal} full, store of {SLOW_STORE_BYTES_PER_S // 10**6} MB/s: 4 KiB writes, 4 threads", "per second", found("per_second"), SLOW_STORE_BYTES_PER_S / len(BLOCK), why=f"tier journal, {found('unstored_bytes') / MIB:,.0f} MiB not stored"),
+        Row(f"journal of {journal} full, store of {SLOW_STORE_BYTES_PER_S // 10**6} MB/s: 4 KiB writes, 4 threads", "per second", found("per_second"), SLOW_STORE_BYTES_PER_S / len(BLOCK), why=f"{found('unstored_bytes') / MIB:,.0f} MiB not stored"),
         Row("the same: half of them within", "ms", found("p50_ms")),
         Row("the same: 99 of 100 within", "ms", found("p99_ms")),
         Row("the same: the longest", "s", found("max_s")),

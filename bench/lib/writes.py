@@ -62,9 +62,9 @@ def watched(mount, load):
 
 
 def beside(values, side, ops=None):
-    """What stands beside a number of the product: tier, what was acked and not stored, CPU by what was done."""
+    """What stands beside a number of the product: what was acked and not stored, CPU by what was done."""
     unstored = statistics.median(value["unstored_bytes"] for value in values[side]) / MIB
-    words = f"tier journal, {unstored:,.0f} MiB not stored"
+    words = f"{unstored:,.0f} MiB not stored when the load ended"
     if ops:
         return f"{words}; {statistics.median(value['cpu_s'] * 1000 / value[ops] for value in values[side]):.2f} CPU s per 1,000"
     spent = [value["cpu_s"] / (value["written_bytes"] / GIB) for value in values[side] if value["written_bytes"]]
