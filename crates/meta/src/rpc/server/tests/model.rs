@@ -394,7 +394,8 @@ impl World {
                     self.arrive(who, false);
                 }
             }
-            if self.clients.iter().all(|client| client.held.is_empty()) && self.rig.poll().is_empty() {
+            // What is polled must be delivered: a push that nobody takes is waited for.
+            if self.clients.iter().all(|client| client.held.is_empty()) && !self.rig.server.is_due() {
                 break;
             }
         }
