@@ -181,7 +181,11 @@ print(tried(lambda: os.fsync(clone)), flush=True)",
         }
     }
     assert!(writer.wait().unwrap().success());
-    drop((awake, sleeper));
+    // What it had published and not stored is in its journal still: the next one brings it.
+    let again = sleeper.again();
+    sleeper.kill9();
+    again().umount();
+    awake.umount();
     server.stop();
     let volume = server.volume();
     let report = volume.sluice(["fsck".as_ref(), volume.dir().as_os_str()]);

@@ -4,14 +4,16 @@ use crate::{
     config::VolumeConfig,
     directory,
     fsck::{byte_bar, spinner},
+    lock::VolumeLock,
     output::{note, out},
     recover::from_store::{Made, make},
     units::show_size,
+    volume::open_store,
 };
 use anyhow::{Context, bail};
 use indicatif::ProgressBar;
 use serde_json::json;
-use sluice_base::Seq;
+use sluice_base::{Seq, limits};
 use sluice_meta::{
     dump::{Dump, Header},
     store::LsmTables,
@@ -21,7 +23,7 @@ use std::{
     ffi::OsString,
     fs::File,
     io::{self, BufRead, BufReader, Read},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::ExitCode,
 };
 
@@ -70,6 +72,9 @@ pub fn run(args: &LoadArgs) -> anyhow::Result<ExitCode> {
     let made =
         make(&dir, &args.store, async |store, config, tables, _| fill(args, dump, &bar, store, config, tables).await)?;
     bar.finish_and_clear();
+    if args.force {
+        forget_shipped(&dir, &made)?;
+    }
     show(args, &header, &made)
 }
 
@@ -84,6 +89,13 @@ async fn fill(
     let header = dump.header();
     if header.volume != config.id {
         bail!("{} holds volume {}, the dump is of {}: nothing was made", store.place(), config.id, header.volume);
+    }
+    let limits = (limits::SEGMENT_BYTES as u64, limits::OBJECT_BYTES as u64, limits::SPAN_BYTES);
+    if (header.segment_bytes, header.object_bytes, header.span_bytes) != limits {
+        bail!(
+            "{} is of a sluice with other sizes of segments, objects or spans: load it with that one",
+            args.file.display()
+        );
     }
     let is_known = sluice_ship::has_any(store).await.with_context(|| format!("the store {}", store.place()))?;
     if is_known && !args.force {
@@ -101,11 +113,23 @@ async fn fill(
             }
         })
         .with_context(|| format!("{}", args.file.display()))?;
-    if is_known {
-        sluice_ship::forget(store).await.with_context(|| format!("removing metadata from {}", store.place()))?;
-        note!("removed the metadata that {} had; the next mount ships it anew", store.place());
-    }
     Ok(seq)
+}
+
+/// Only now that there is a volume which needs the store's metadata no more.
+fn forget_shipped(dir: &Path, made: &Made) -> anyhow::Result<()> {
+    let _lock = VolumeLock::take(dir)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime
+        .block_on(async {
+            let store = open_store(&made.config, dir, true)?;
+            if sluice_ship::has_any(&store).await? {
+                sluice_ship::forget(&store).await?;
+                note!("removed the metadata that {} had; the next mount ships it anew", store.place());
+            }
+            anyhow::Ok(())
+        })
+        .with_context(|| format!("the volume in {} is loaded, but the store keeps other metadata of it", dir.display()))
 }
 
 fn show(args: &LoadArgs, header: &Header, made: &Made) -> anyhow::Result<ExitCode> {

@@ -187,11 +187,11 @@ impl Shared {
         // A record that is not appended yet must neither keep the thread spinning nor hide later requests for earlier ones; the
         // timer serves whoever waits for it.
         let seq = seq.min(self.journal.written());
-        if state.wanted < seq {
-            state.wanted = seq;
-            if state.waiters.len() >= state.gathers {
-                self.work.notify_one();
-            }
+        let is_new = state.wanted < seq;
+        state.wanted = state.wanted.max(seq);
+        let (waiting, gathers) = (state.waiters.len(), state.gathers);
+        if waiting >= gathers && (is_new || gathers > 0) {
+            self.work.notify_one();
         }
     }
 

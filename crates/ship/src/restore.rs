@@ -13,6 +13,8 @@ use sluice_meta::store::{EngineError, Record, RecordError, Tables};
 use sluice_object::{Store, StoreError};
 use std::ops::Range;
 
+/// A process that is always quicker is alive.
+const ROUNDS_MAX: usize = 20;
 /// Blobs that are read ahead.
 const READ_AHEAD: usize = 8;
 /// The tables are written when they hold so much in memory.
@@ -98,7 +100,7 @@ pub async fn restore(
     mut progress: impl FnMut(u64, u64),
 ) -> Result<Restored, RestoreError> {
     let (mut log, head, mut next) = begin(store, tables, &mut progress).await?;
-    loop {
+    for _ in 0..ROUNDS_MAX {
         log.read(store, tables, next.clone(), &mut progress).await?;
         let whole = log.held.whole(log.held.needed(tables)?, &log.together, store).await?;
         if whole.0 < head.end {
@@ -123,6 +125,7 @@ pub async fn restore(
         }
         next = next.end..found.next;
     }
+    Err(RestoreError::Moved(store.place().to_owned()))
 }
 
 /// Reads everything, and leaves the store as it is; returns the last record of the log, and the bytes.

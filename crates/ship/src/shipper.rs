@@ -499,7 +499,9 @@ impl Shipper {
     }
 
     fn bound(&self, position: &Position, end: Seq) -> Seq {
-        self.bound.get().map_or(end, |bound| bound(position.whole, end))
+        // What is on its way may not arrive: who waits for it must find out what it needs.
+        let known = position.whole.min(position.shipped);
+        self.bound.get().map_or(end, |bound| bound(known, end))
     }
 
     /// Up to where, of what is not behind `end`, all bytes are known to be there. What is behind the start of this process, or else at most what

@@ -4,7 +4,14 @@ use crate::Vfs;
 use futures::future::{BoxFuture, join};
 use sluice_base::{Errno, Seq};
 use sluice_run::lock::Mutex;
-use std::{fmt, pin::pin, sync::Arc};
+use std::{
+    fmt,
+    pin::pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
 
 /// Resolves when the store has the metadata up to a record, or says why it will not.
 pub type Ship = dyn Fn(Seq) -> BoxFuture<'static, Result<(), String>> + Send + Sync;
@@ -37,14 +44,18 @@ impl fmt::Debug for Durability {
 
 /// Ranges that are remembered; beyond, they count as one.
 const RANGES_MAX: usize = 4096;
-/// Objects that are stored with holes while the metadata of others is not shipped: ranges that overlap are shipped as one, so who always adds another
-/// would ship nothing.
+/// Objects that are forgotten, or stored with holes, while the metadata of others is not shipped: ranges that overlap are shipped as one, so
+/// who always adds another would ship nothing.
 const HOLES_MAX: usize = 16;
 
 /// Objects that were forgotten before they were stored, or as far as they were: records from the first to the second speak of them, and are of use
 /// only together.
 #[derive(Default)]
-pub(crate) struct Forgotten(Mutex<Vec<Range>>);
+pub(crate) struct Forgotten {
+    ranges: Mutex<Vec<Range>>,
+    /// Somebody ships.
+    is_asked: AtomicBool,
+}
 
 #[derive(Clone, Copy)]
 struct Range {
@@ -68,7 +79,7 @@ impl Range {
 
 impl Forgotten {
     pub(crate) fn note(&self, first: Seq, last: Seq) {
-        let mut all = self.0.lock();
+        let mut all = self.ranges.lock();
         let mut new = Range { first, last, objects: 1 };
         let is_full = all.len() >= RANGES_MAX;
         all.retain(|old| {
@@ -81,21 +92,22 @@ impl Forgotten {
         all.push(new);
     }
 
-    /// Whether an object may be stored with holes.
+    /// Whether an object may be forgotten, or be stored with holes.
     pub(crate) fn has_room(&self) -> bool {
-        self.0.lock().iter().map(|range| range.objects).sum::<usize>() < HOLES_MAX
+        !self.is_asked.load(Relaxed) || self.ranges.lock().iter().map(|range| range.objects).sum::<usize>() < HOLES_MAX
     }
 
     /// The last record up to `end` at which no object is spoken of that never will be stored. What is not behind `known` need not be kept.
     fn cut(&self, known: Seq, end: Seq) -> Seq {
-        let mut all = self.0.lock();
+        self.is_asked.store(true, Relaxed);
+        let mut all = self.ranges.lock();
         all.retain(|range| range.last > known);
         all.iter().find(|range| range.is_torn_at(end)).map_or(end, |range| Seq(range.first.0 - 1))
     }
 
     /// How far must be shipped, for `seq` to be.
     fn whole(&self, seq: Seq) -> Seq {
-        self.0.lock().iter().find(|range| range.is_torn_at(seq)).map_or(seq, |range| range.last)
+        self.ranges.lock().iter().find(|range| range.is_torn_at(seq)).map_or(seq, |range| range.last)
     }
 }
 
@@ -161,6 +173,7 @@ mod tests {
     #[test]
     fn holes_and_ranges_are_bounded() {
         let forgotten = Forgotten::default();
+        forgotten.cut(Seq(0), Seq(0));
         for n in 0..HOLES_MAX as u64 {
             assert!(forgotten.has_room());
             forgotten.note(Seq(10 * n + 1), Seq(10 * n + 5));
@@ -169,7 +182,7 @@ mod tests {
         for n in 0..2 * RANGES_MAX as u64 {
             forgotten.note(Seq(10 * n + 1), Seq(10 * n + 5));
         }
-        assert!(forgotten.0.lock().len() <= RANGES_MAX);
+        assert!(forgotten.ranges.lock().len() <= RANGES_MAX);
         forgotten.cut(Seq(u64::MAX), Seq(u64::MAX));
         assert!(forgotten.has_room());
     }

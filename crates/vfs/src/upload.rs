@@ -33,6 +33,10 @@ const RETRY_LAST: Duration = Duration::from_secs(5);
 /// How often whoever waits for a sync looks whether the cache failed meanwhile.
 const CACHE_LOOK_INTERVAL: Duration = Duration::from_millis(200);
 
+/// Syncs leave slabs alone where the journal has their bytes, so it is asked now and then whether the disk takes them: what it refuses is
+/// still in memory then, and leaves for the store at once.
+const CACHE_SYNC_INTERVAL: Duration = Duration::from_secs(30);
+
 /// Most uploads at once; `--memory` bounds what they hold.
 const UPLOADS_MAX: usize = 24;
 
@@ -47,8 +51,8 @@ struct State {
     width: Width,
     /// Places that there are, taken or not: follows the width.
     places: usize,
-    /// Requests that the store did not answer or refused, when an upload last ended.
-    refusals: u64,
+    /// Requests that the store did not answer or refused, when an upload last ended; none has yet.
+    refusals: Option<u64>,
 }
 
 impl Turns {
@@ -56,7 +60,7 @@ impl Turns {
     pub(crate) fn new(start: usize) -> Self {
         let width = Width::new(start, UPLOADS_MAX);
         let places = width.get();
-        let state = Mutex::new(State { width, places, refusals: 0 });
+        let state = Mutex::new(State { width, places, refusals: None });
         Self { places: Semaphore::new(places), waiting: AtomicUsize::new(0), state }
     }
 
@@ -70,7 +74,10 @@ impl Turns {
     /// An upload that brought so many bytes ended; the store has refused so many requests so far, whosever they were.
     fn end(&self, place: SemaphorePermit<'_>, now: Duration, bytes: u64, refusals: u64) {
         let mut state = self.state.lock();
-        let refused = std::mem::replace(&mut state.refusals, refusals) < refusals;
+        let before = state.refusals.unwrap_or(refusals);
+        // Another one may have asked later, and be here already.
+        state.refusals = Some(before.max(refusals));
+        let refused = refusals.saturating_sub(before);
         state.width.ended(now, bytes, self.waiting.load(Ordering::Relaxed) > 0, refused);
         let wanted = state.width.get();
         if state.places > wanted {
@@ -99,8 +106,14 @@ impl Drop for UnderWay {
 /// Runs until the volume goes.
 pub(crate) async fn run(vfs: Weak<Vfs>) {
     let under_way: Arc<Mutex<HashSet<ObjectId>>> = Arc::default();
+    let mut cache_synced = Duration::ZERO;
     loop {
         let Some(alive) = vfs.upgrade() else { return };
+        let now = alive.parts.clock.monotonic();
+        if now.saturating_sub(cache_synced) >= CACHE_SYNC_INTERVAL && alive.dirty.totals().0 > 0 {
+            cache_synced = now;
+            alive.sync_cache();
+        }
         let _ = sluice_run::time::timeout(LOOK_INTERVAL, alive.upload_now.notified()).await;
         let (is_waited_for, fills) = (alive.is_waited_for(), alive.journal_is_filling());
         let idle = if is_waited_for { Duration::ZERO } else { alive.settings.upload_delay };
@@ -124,6 +137,15 @@ pub(crate) async fn run(vfs: Weak<Vfs>) {
 }
 
 impl Vfs {
+    fn sync_cache(&self) {
+        let Some(cache) = self.parts.cache.clone() else { return };
+        sluice_run::task::spawn_blocking(move || {
+            if let Err(error) = cache.sync() {
+                tracing::error!(%error, "the cache disk does not take what was written; what is not stored leaves for the store");
+            }
+        });
+    }
+
     /// Whether objects leave whatever their age.
     fn is_waited_for(&self) -> bool {
         let by_somebody = self.draining.load(Ordering::Acquire) || self.waiting.load(Ordering::Acquire) > 0;
@@ -172,7 +194,9 @@ impl Vfs {
         let place = self.uploads.begin().await;
         let record = self.ask(object, |metadata, id| metadata.object(id)).await?;
         let dead = record.as_ref().is_none_or(|record| record.live_bytes == 0);
-        if dead && self.ask(object, |metadata, id| metadata.forget_object(id)).await? {
+        // Who forgets one after the other would have no metadata shipped: now and then one is stored for nobody.
+        let forgets = dead && self.forgotten.has_room();
+        if forgets && self.ask(object, |metadata, id| metadata.forget_object(id)).await? {
             // Its last references went before it was stored: nothing to store. But until the log says so durably, a power loss
             // brings them back.
             drop(place);
@@ -186,6 +210,7 @@ impl Vfs {
             // A process before this one told the server, and was killed before it noted that itself.
             Some(ObjectRecord { segments, stored_bytes, .. }) => {
                 self.ask(object, move |metadata, id| metadata.object_stored(id, segments, stored_bytes)).await?;
+                drop(place);
             }
             None => {
                 let stored = self.store_object(object, unread).await;

@@ -14,6 +14,9 @@ const PAUSE: u32 = 8;
 const GAIN_MIN: f64 = 1.1;
 const KEPT_MIN: f64 = 0.97;
 
+/// Fewer run when more than this part of a turn's uploads were refused: now and then every store fails.
+const REFUSED_SHARE: u64 = 8;
+
 /// The state of one uploader.
 #[derive(Debug)]
 pub(crate) struct Width {
@@ -41,7 +44,7 @@ struct Turn {
     ended: usize,
     /// Something waited all the time.
     is_full: bool,
-    was_refused: bool,
+    refused: u64,
 }
 
 impl Width {
@@ -56,24 +59,24 @@ impl Width {
         self.now
     }
 
-    /// An upload ended, of so many bytes that the store has now. `is_waited`: a further one waits for its turn. `refused`: the store did
-    /// not answer a request meanwhile, or asked for fewer.
-    pub(crate) fn ended(&mut self, now: Duration, bytes: u64, is_waited: bool, refused: bool) {
+    /// An upload ended, of so many bytes that the store has now. `is_waited`: a further one waits for its turn. `refused`: so many requests the
+    /// store did not answer meanwhile, or asked for fewer.
+    pub(crate) fn ended(&mut self, now: Duration, bytes: u64, is_waited: bool, refused: u64) {
         let Some(began) = self.turn.began else {
             // This one's bytes were under way before.
-            self.turn = Turn { began: Some(now), is_full: true, was_refused: refused, ..Turn::default() };
+            self.turn = Turn { began: Some(now), is_full: true, refused, ..Turn::default() };
             return;
         };
         let turn = &mut self.turn;
         turn.bytes += bytes;
         turn.ended += 1;
         turn.is_full &= is_waited;
-        turn.was_refused |= refused;
+        turn.refused += refused;
         if now < began + TURN || turn.ended < self.now {
             return;
         }
         let bytes_per_s = turn.bytes as f64 / (now - began).as_secs_f64();
-        let (is_full, was_refused) = (turn.is_full, turn.was_refused);
+        let (is_full, was_refused) = (turn.is_full, turn.refused * REFUSED_SHARE > turn.ended as u64);
         self.turn = Turn { began: is_waited.then_some(now), is_full: true, ..Turn::default() };
         if was_refused {
             (self.now, self.known, self.pause, self.next_is_more) = ((self.now / 2).max(1), None, PAUSE, true);
@@ -141,7 +144,7 @@ mod tests {
         let end = now + f64::from(seconds);
         while now < end {
             now += OBJECT as f64 / (each * width.get() as f64).min(all);
-            width.ended(Duration::from_secs_f64(now), OBJECT, true, false);
+            width.ended(Duration::from_secs_f64(now), OBJECT, true, 0);
         }
         now
     }
@@ -179,7 +182,7 @@ mod tests {
             let mut turns = 0;
             while width.get() != expected || turns == 0 {
                 now += 0.3;
-                width.ended(Duration::from_secs_f64(now), OBJECT, true, true);
+                width.ended(Duration::from_secs_f64(now), OBJECT, true, 1);
                 turns += 1;
                 assert!(turns < 100, "{width:?}");
             }
@@ -193,7 +196,7 @@ mod tests {
     fn nothing_that_waits_says_nothing() {
         let mut width = Width::new(4, 32);
         for second in 0..100 {
-            width.ended(Duration::from_secs(second), OBJECT, second % 2 == 0, false);
+            width.ended(Duration::from_secs(second), OBJECT, second % 2 == 0, 0);
         }
         assert_eq!(width.get(), 4);
     }
@@ -209,7 +212,7 @@ mod tests {
             let mut now = Duration::ZERO;
             for (ms, bytes, is_waited, refused) in events {
                 now += Duration::from_millis(ms);
-                width.ended(now, bytes, is_waited, refused);
+                width.ended(now, bytes, is_waited, refused.into());
                 prop_assert!((1..=max).contains(&width.get()));
             }
         }
