@@ -79,6 +79,9 @@ pub struct Usage {
     pub next_seq: Seq,
 }
 
+/// The end of a segment that data leaves to metadata: that part of it.
+const SPARED_SHARE: u64 = 128;
+
 impl Journal {
     /// Opens the journal in `options.dir`, or makes a new one. Calls `on_record` for every record held, in order; records before a
     /// corrupt one are handed out before the error is found. All records handed out are durable when this returns.
@@ -263,7 +266,11 @@ impl Journal {
         if inner.closed_bytes + in_active > self.options().limit(class) {
             return Err(JournalError::Full { class });
         }
-        if fits {
+        // A disk that is full must still take that data is stored, and that a process begins to store it.
+        let is_spared = class == Class::Data
+            && inner.offset > SEGMENT_HEADER_BYTES
+            && in_active + self.options().segment_bytes / SPARED_SHARE > active_bytes;
+        if fits && !is_spared {
             return Ok(());
         }
         if inner.closed_bytes + active_bytes + self.options().segment_bytes > self.options().capacity_bytes {

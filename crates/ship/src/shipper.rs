@@ -426,6 +426,9 @@ impl Shipper {
     /// What the store has. From now on this process is the one that ships.
     async fn find(&self) -> Result<Position, ShipError> {
         let (store, line) = (&self.parts.store, self.parts.line);
+        // A line that the store knows must not be lost with the power: the directory would have another one then.
+        let (tables, made) = (self.parts.tables.clone(), self.parts.tables.visible());
+        sluice_run::task::spawn_blocking(move || tables.ensure_synced(made)).await.map_err(|_| ShipError::Ended)??;
         loop {
             let here = self.parts.tables.visible();
             let found = found::find(store).await?;

@@ -418,8 +418,7 @@ impl Dirty {
     pub fn ready(&self, idle: Duration, oldest: bool) -> Vec<Arc<DirtyObject>> {
         let now = self.clock.monotonic();
         let all: Vec<_> = self.objects.lock().values().cloned().collect();
-        let is_open = |object: &&Arc<DirtyObject>| !object.state.lock().sealed;
-        let first = all.iter().filter(is_open).map(|object| object.first_seq).min().filter(|_| oldest);
+        let first = all.iter().map(|object| object.first_seq).min().filter(|_| oldest);
         let due = |object: &Arc<DirtyObject>| {
             let state = object.state.lock();
             state.sealed || now.saturating_sub(state.touched) >= idle || Some(object.first_seq) == first
