@@ -109,10 +109,10 @@ fn a_mount_of_a_served_volume_is_published_and_the_server_has_shipped() {
     gateway.stop();
 }
 
-/// Kills a command as Ctrl-C does.
-fn interrupt(mut child: Child) {
+/// Ends a command. Ctrl-C does the same, but for what was started in the background of a shell, which ignores it.
+fn end(mut child: Child) {
     let pid = rustix::process::Pid::from_child(&child);
-    rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
     child.wait().unwrap();
 }
 
@@ -142,7 +142,7 @@ fn it_waits_for_a_store_that_is_away_and_may_be_given_up() {
         "{}",
         String::from_utf8_lossy(&said)
     );
-    interrupt(child);
+    end(child);
     fs::write(mount.path("another"), b"text").unwrap();
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| flush(&volume, at(&mount), &[]));
