@@ -3,6 +3,7 @@
 //! Each operation is one transaction over the [`MetaStore`]; the attributes of a directory that its children change are
 //! merged blindly ([`crate::records::DirDelta`]), so that creates in one directory do not conflict.
 
+mod access;
 mod attributes;
 mod data;
 mod directory;
@@ -13,7 +14,8 @@ mod remote;
 mod rename;
 mod xattrs;
 
-pub use attributes::{SetAttributes, SetTime, atime_is_due};
+pub use access::atime_is_due;
+pub use attributes::{SetAttributes, SetTime};
 pub use data::{Attachment, DataChange, SizeChange};
 pub use directory::DirEntry;
 pub use names::{NewNode, Unlinked};
@@ -117,6 +119,7 @@ pub struct Namespace {
     store: Arc<MetaStore>,
     clock: Arc<dyn Clock>,
     ids: Arc<Mutex<Ids>>,
+    accesses: Arc<access::Accesses>,
     /// Of a view for one operation of a session.
     once: Option<Box<once::OnceState>>,
 }
@@ -124,7 +127,7 @@ pub struct Namespace {
 impl Namespace {
     /// The rules over `store`, whose root directory exists ([`Namespace::format`]).
     pub fn new(store: Arc<MetaStore>, clock: Arc<dyn Clock>) -> Self {
-        Self { store, clock, ids: Arc::default(), once: None }
+        Self { store, clock, ids: Arc::default(), accesses: Arc::default(), once: None }
     }
 
     /// Makes the root directory of an empty volume, owned by `owner`; does nothing when there is one.

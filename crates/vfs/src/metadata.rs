@@ -19,7 +19,10 @@ pub trait Metadata: Send + Sync {
     /// lives, with or without a name, until [`Metadata::forgotten`] or [`Metadata::reclaim`].
     fn open(&self, ino: Ino) -> Result<(Attr, bool)>;
     fn setattr(&self, ino: Ino, set: &SetAttributes) -> Result<Attr>;
-    fn update_atime(&self, ino: Ino) -> Result<()>;
+    /// The inode was read now. Shown at once where relatime asks for it, and written some seconds later.
+    fn note_access(&self, ino: Ino) -> Result<()>;
+    /// Writes what [`Metadata::note_access`] left, as far as nobody else does.
+    fn write_accesses(&self) -> Result<()>;
 
     fn create(&self, dir: Ino, name: &[u8], node: NewNode<'_>, caller: Caller) -> Result<Attr>;
     fn create_unnamed(&self, dir: Ino, mode: u32, caller: Caller) -> Result<Attr>;
@@ -86,19 +89,22 @@ pub trait Metadata: Send + Sync {
 
 impl Metadata for Namespace {
     fn lookup(&self, dir: Ino, name: &[u8]) -> Result<Attr> {
-        self.lookup(dir, name)
+        Ok(self.with_access(self.lookup(dir, name)?))
     }
     fn getattr(&self, ino: Ino) -> Result<Attr> {
-        self.getattr(ino)
+        Ok(self.with_access(self.getattr(ino)?))
     }
     fn open(&self, ino: Ino) -> Result<(Attr, bool)> {
-        Ok((self.getattr(ino)?, true))
+        Ok((self.with_access(self.getattr(ino)?), true))
     }
     fn setattr(&self, ino: Ino, set: &SetAttributes) -> Result<Attr> {
-        Ok(self.setattr(ino, set)?.value)
+        Ok(self.with_access(self.setattr(ino, set)?.value))
     }
-    fn update_atime(&self, ino: Ino) -> Result<()> {
-        self.update_atime(ino)
+    fn note_access(&self, ino: Ino) -> Result<()> {
+        self.note_access(ino)
+    }
+    fn write_accesses(&self) -> Result<()> {
+        self.write_accesses()
     }
 
     fn create(&self, dir: Ino, name: &[u8], node: NewNode<'_>, caller: Caller) -> Result<Attr> {
@@ -108,7 +114,7 @@ impl Metadata for Namespace {
         Ok(self.create_unnamed(dir, mode, caller)?.value)
     }
     fn link(&self, ino: Ino, dir: Ino, name: &[u8]) -> Result<Attr> {
-        Ok(self.link(ino, dir, name)?.value)
+        Ok(self.with_access(self.link(ino, dir, name)?.value))
     }
     fn unlink(&self, dir: Ino, name: &[u8]) -> Result<Unlinked> {
         Ok(self.unlink(dir, name, &|_| true)?.value)
@@ -138,7 +144,9 @@ impl Metadata for Namespace {
         with_attributes: bool,
         visit: &mut dyn FnMut(DirEntry) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.read_dir(dir, after, until, with_attributes, visit)
+        self.read_dir(dir, after, until, with_attributes, &mut |found| {
+            visit(DirEntry { attr: found.attr.map(|attr| self.with_access(attr)), ..found })
+        })
     }
     fn last_cookie(&self) -> Result<u64> {
         Ok(self.last_cookie())
@@ -182,7 +190,7 @@ impl Metadata for Namespace {
         Ok(())
     }
     fn publish_all(&self) -> Result<()> {
-        Ok(())
+        self.write_accesses()
     }
     /// They are in this process's own log.
     fn sync(&self, _ino: Option<Ino>) -> Result<()> {

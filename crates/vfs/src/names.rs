@@ -60,6 +60,7 @@ impl Vfs {
 
     /// The front end is gone, and with it every use: removes all that has no name.
     pub fn reclaim_rest(&self) {
+        self.write_accesses();
         match self.namespace().orphans() {
             Ok(orphans) => reclaim_all(self, &orphans),
             Err(error) => tracing::error!(%error, "orphans were not found; they will be at the next start"),

@@ -65,7 +65,7 @@ impl Vfs {
     /// A read through a handle whose access time is due.
     pub(crate) fn note_access(&self, open: &FileHandle) -> Result<(), Failure> {
         if open.atime_due.load(Ordering::Relaxed) {
-            match self.namespace().update_atime(open.file.ino) {
+            match self.namespace().note_access(open.file.ino) {
                 Err(Error::Away) => return Err(Failure::Away),
                 Err(error) => tracing::debug!(%error, "access time not updated"),
                 Ok(()) => {}

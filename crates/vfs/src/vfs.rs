@@ -181,6 +181,7 @@ impl Vfs {
         let tasks = [
             runtime.spawn(upload::run(Arc::downgrade(&vfs))),
             runtime.spawn(crate::names::reclaim(Arc::downgrade(&vfs), left)),
+            runtime.spawn(crate::access::run(Arc::downgrade(&vfs))),
         ];
         vfs.tasks.lock().extend(tasks);
         vfs
@@ -305,6 +306,7 @@ impl Vfs {
 
     /// Ends the background work; nothing may be called afterwards.
     pub fn stop(&self) {
+        self.write_accesses();
         if let Some(gc) = self.gc.lock().take() {
             gc.stop();
         }

@@ -158,3 +158,22 @@ fn relatime() {
     read();
     assert_eq!(atime(&stat(&path)), first);
 }
+
+#[test]
+fn access_times_last() {
+    let mut place = Place::new();
+    let (read, set, gone) = (place.path("read"), place.path("set"), place.path("gone"));
+    for path in [&read, &set, &gone] {
+        fs::write(path, b"bytes").unwrap();
+        set_times(path, at(1000, 0), at(2000, 0)).unwrap();
+        drop(fs::read(path).unwrap());
+        assert!(atime(&stat(path)).0 > 1_600_000_000);
+    }
+    // Of a time that waits and one that is set, the later word stands; a listing with attributes shows the same as a stat.
+    set_times(&set, at(3000, 0), at(0, UTIME_OMIT)).unwrap();
+    fs::remove_file(&gone).unwrap();
+    let before = (atime(&stat(&read)), atime(&stat(&set)));
+    assert_eq!(before.1, (3000, 0));
+    place.remount();
+    assert_eq!((atime(&stat(&read)), atime(&stat(&set))), before);
+}

@@ -1,4 +1,4 @@
-//! getattr, setattr and access times.
+//! getattr and setattr.
 
 use super::{Attr, Caller, Namespace, Read};
 use crate::{
@@ -45,11 +45,6 @@ pub struct SetAttributes {
     pub kill_suidgid: bool,
 }
 
-/// relatime (mount(8)): the access time is kept when it is newer than both others and younger than a day.
-pub fn atime_is_due(attr: &Attr, now: Timestamp) -> bool {
-    attr.atime <= attr.mtime || attr.atime <= attr.ctime || now.seconds_since(attr.atime) >= 24 * 3600
-}
-
 impl Namespace {
     /// The attributes of an inode.
     pub fn getattr(&self, ino: Ino) -> Result<Attr> {
@@ -59,6 +54,10 @@ impl Namespace {
     /// Changes attributes; permissions were checked by the front end.
     pub fn setattr(&self, ino: Ino, set: &SetAttributes) -> Result<Committed<Attr>> {
         let now = self.now();
+        if set.atime.is_some() {
+            // Before the transaction: then that of the times that wait sees it gone, or conflicts with this one.
+            self.accesses.drop_of(ino);
+        }
         self.write(|txn| {
             let mut inode = txn.inode(ino)?;
             if let Some(bits) = set.mode {
@@ -94,21 +93,6 @@ impl Namespace {
             stat.change += 1;
             Ok(Attr::of_dir(ino, &inode, &stat))
         })
-    }
-
-    /// Marks an inode as read now, where relatime asks for it.
-    pub fn update_atime(&self, ino: Ino) -> Result<()> {
-        let now = self.now();
-        self.write(|txn| {
-            let attr = txn.attr(ino)?;
-            if atime_is_due(&attr, now) {
-                let mut inode = txn.inode(ino)?;
-                inode.atime = now;
-                txn.put(&keys::inode(ino), inode.encode());
-            }
-            Ok(())
-        })?;
-        Ok(())
     }
 }
 

@@ -78,7 +78,7 @@ impl Namespace {
     pub(crate) fn in_session(&self, once: Once) -> InSession {
         let (store, clock, ids) = (self.store.clone(), self.clock.clone(), self.ids.clone());
         let state = OnceState { once, effects: Mutex::default() };
-        InSession(Namespace { store, clock, ids, once: Some(Box::new(state)) })
+        InSession(Namespace { store, clock, ids, accesses: self.accesses.clone(), once: Some(Box::new(state)) })
     }
 }
 

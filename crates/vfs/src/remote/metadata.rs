@@ -89,12 +89,16 @@ impl Metadata for Remote {
     }
 
     /// Told to the server in the background: nobody waits for an access time.
-    fn update_atime(&self, ino: Ino) -> Result<()> {
+    fn note_access(&self, ino: Ino) -> Result<()> {
         let now = self.clock.wall();
         let mut read = self.read.lock();
         if read.len() < LATER_MAX {
             read.insert(ino, now);
         }
+        Ok(())
+    }
+    /// [`Remote::keep`] tells the server.
+    fn write_accesses(&self) -> Result<()> {
         Ok(())
     }
 
