@@ -7,7 +7,7 @@ use crate::{
     units,
     volume::{Volume, check_store},
 };
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use bytes::Bytes;
 use clap::builder::ValueParser;
 use futures::{StreamExt, TryStreamExt, stream};
@@ -15,6 +15,7 @@ use serde_json::json;
 use sluice_base::{ObjectId, Timestamp};
 use sluice_meta::{fsck, records::ObjectState};
 use sluice_object::{PutMode, StoreError, backend::ListEntry};
+use sluice_ship::{Shipper, ShipperParts};
 use sluice_vfs::gc::GcSettings;
 use std::{ffi::OsString, process::ExitCode, time::Duration};
 
@@ -215,7 +216,10 @@ async fn delete(volume: &Volume, found: &[Found], shipped: &[ListEntry]) -> anyh
             _ => {}
         }
     }
-    let due = found.iter().filter(|found| found.fate.deletes());
+    let due: Vec<&Found> = found.iter().filter(|found| found.fate.deletes()).collect();
+    if !due.is_empty() {
+        ship(volume).await?;
+    }
     let deleted: Vec<&Found> = stream::iter(due)
         .map(|found| async move {
             volume.store.delete_object(found.id).await?;
@@ -231,6 +235,27 @@ async fn delete(volume: &Volume, found: &[Found], shipped: &[ListEntry]) -> anyh
         .with_context(|| format!("deleting from {}; run gc again, nothing is half done", volume.store.place()))?;
     volume.namespace.store().checkpoint()?;
     Ok((deleted.len() as u64, deleted.iter().map(|found| found.bytes).sum()))
+}
+
+/// Brings the metadata to the store: what comes back from there must not refer to what is deleted.
+async fn ship(volume: &Volume) -> anyhow::Result<()> {
+    const SHIP_WAIT: Duration = Duration::from_secs(60);
+    if !volume.recovered.is_empty() {
+        bail!(
+            "there is data that only this directory has, so the store cannot have all changes by which objects are deleted, and none was:              `sluice up` stores it"
+        );
+    }
+    let Volume { namespace, tee, store, clock, entropy, line, .. } = volume;
+    let tee = tee.clone().context("the volume was opened without what ships")?;
+    let (tables, store, line, is_ahead) = (namespace.store().clone(), (**store).clone(), *line, false);
+    let (clock, entropy, noted) = (clock.clone(), entropy.clone(), namespace.clone());
+    let on_checkpoint = Box::new(move || noted.note_shipped(line.0));
+    let shipper = Shipper::new(ShipperParts { tables, tee, store, clock, entropy, line, on_checkpoint, is_ahead });
+    shipper.begin(Box::new(|_, end| end), &sluice_run::task::handle(&tokio::runtime::Handle::current()));
+    let shipped = shipper.finish(SHIP_WAIT).await;
+    shipper.stop();
+    shipper.ended().await;
+    shipped.map_err(|why| anyhow!("the store lacks changes by which objects are deleted, so none was: {why}"))
 }
 
 fn print(args: &GcArgs, found: &[Found], shipped: &[ListEntry], (objects, bytes): (u64, u64)) -> anyhow::Result<()> {

@@ -6,19 +6,20 @@ use crate::{
     fsck::{byte_bar, spinner},
     lock::VolumeLock,
     output::{note, out},
-    recover::from_store::{Made, make},
+    recover::from_store::{Filled, Made, make},
     units::show_size,
     volume::open_store,
 };
 use anyhow::{Context, bail};
 use indicatif::ProgressBar;
 use serde_json::json;
-use sluice_base::{Seq, limits};
+use sluice_base::{Clock, Seq, SystemClock, limits};
 use sluice_meta::{
     dump::{Dump, Header},
     store::LsmTables,
 };
 use sluice_object::Store;
+use sluice_ship::Line;
 use std::{
     ffi::OsString,
     fs::File,
@@ -69,11 +70,15 @@ pub fn run(args: &LoadArgs) -> anyhow::Result<ExitCode> {
     };
     let dump = Dump::open(BufReader::with_capacity(1 << 20, input)).with_context(|| format!("{name}"))?;
     let header = dump.header().clone();
-    let made =
-        make(&dir, &args.store, async |store, config, tables, _| fill(args, dump, &bar, store, config, tables).await)?;
+    let mut loaded = None;
+    let made = make(&dir, &args.store, async |store, config, tables, line| {
+        let seq = fill(args, dump, &bar, store, config, tables).await?;
+        loaded = Some((line, seq));
+        Ok(Filled { seq, is_shipped: false })
+    })?;
     bar.finish_and_clear();
-    if args.force {
-        forget_shipped(&dir, &made)?;
+    if let (true, Some(loaded)) = (args.force, loaded) {
+        forget_shipped(&dir, &made, loaded)?;
     }
     show(args, &header, &made)
 }
@@ -117,14 +122,16 @@ async fn fill(
 }
 
 /// Only now that there is a volume which needs the store's metadata no more.
-fn forget_shipped(dir: &Path, made: &Made) -> anyhow::Result<()> {
+/// And with a fence in its place, so that no other directory of it goes on there.
+fn forget_shipped(dir: &Path, made: &Made, loaded: (Line, Seq)) -> anyhow::Result<()> {
     let _lock = VolumeLock::take(dir)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime
         .block_on(async {
             let store = open_store(&made.config, dir, true)?;
             if sluice_ship::has_any(&store).await? {
-                sluice_ship::forget(&store).await?;
+                let now = SystemClock::default().wall().secs as u64;
+                sluice_ship::begin_anew(&store, loaded, now).await?;
                 note!("removed the metadata that {} had; the next mount ships it anew", store.place());
             }
             anyhow::Ok(())

@@ -68,8 +68,9 @@ impl Running {
         let runtime = sluice_run::task::handle(runtime);
         let ship = tee.map(|tee| {
             let (store, clock, entropy) = ((*store).clone(), clock.clone(), entropy.clone());
-            let (tables, is_ahead) = (tables.clone(), tier == Tier::Object);
-            Shipper::new(ShipperParts { tables, tee, store, clock, entropy, line, is_ahead })
+            let (tables, is_ahead, noted) = (tables.clone(), tier == Tier::Object, namespace.clone());
+            let on_checkpoint = Box::new(move || noted.note_shipped(line.0));
+            Shipper::new(ShipperParts { tables, tee, store, clock, entropy, line, on_checkpoint, is_ahead })
         });
         let handle = runtime.clone();
         let to_store: Arc<Ship> = match &ship {

@@ -101,6 +101,8 @@ impl Attr {
 
 /// Key of the number of the line.
 const LINE: &str = "line";
+/// The line of which the store has had metadata.
+const SHIPPED: &str = "shipped";
 /// Ids are reserved in blocks of this many, so that most allocations touch no table.
 const ID_BLOCK: u64 = 65_536;
 
@@ -168,6 +170,23 @@ impl Namespace {
             Ok(())
         })?;
         Ok(())
+    }
+
+    /// That the store has metadata of this line: from now on it is missing where nothing is there.
+    pub fn note_shipped(&self, line: u64) -> Result<()> {
+        if !self.was_shipped(line)? {
+            self.store.transact(|txn| -> Result<()> {
+                txn.put(&keys::volume(SHIPPED), line.to_le_bytes());
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Whether that was noted.
+    pub fn was_shipped(&self, line: u64) -> Result<bool> {
+        let known = self.store.snapshot().get(&keys::volume(SHIPPED))?;
+        Ok(known.is_some_and(|known| known.as_ref() == line.to_le_bytes()))
     }
 
     /// The store below, for checkpoints and health.

@@ -1,13 +1,23 @@
-//! The blobs: a header and records. docs/disk-format.md, "Shipped metadata".
+//! The blobs: a header and records, which are packed. docs/disk-format.md, "Shipped metadata".
 
+use crate::head::{FORMAT_VERSION, Head};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
-use sluice_base::{Seq, crc::crc32c};
+use sluice_base::crc::crc32c;
+use std::{borrow::Cow, ops::Range};
 
 const MAGIC: &[u8; 8] = b"SLUICEMD";
-const VERSION: u32 = 2;
-/// magic 8, version u32, CRC u32, first u64, last u64, since u64, whole u64, start u64, fence u64, base u64, line u64, wall clock u64, records u32, kind u32.
-pub(crate) const HEADER_BYTES: usize = 96;
+const VERSION: u32 = 3;
+/// magic 8, version u32, CRC u32, first u64, last u64, since u64, whole u64, start u64, fence u64, base u64, there u64, line u64, wall clock u64,
+/// records u32, kind u32, packing u32, bytes of the records u32.
+pub(crate) const HEADER_BYTES: usize = 112;
+/// Records of a packed blob, unpacked: four times what one is made of. Whoever can write to the store decides what is read, not how much memory it takes.
+const UNPACKED_BYTES_MAX: usize = 16 << 20;
+
+/// How the records lie behind the header.
+const PLAIN: u32 = 0;
+/// One block of LZ4.
+const LZ4: u32 = 1;
 
 /// What a blob is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,7 +64,15 @@ impl std::fmt::Display for Line {
 #[derive(Debug)]
 pub(crate) struct Blob<'b> {
     pub(crate) about: About,
-    pub(crate) records: Vec<&'b [u8]>,
+    body: Cow<'b, [u8]>,
+    /// Where in it they are.
+    records: Vec<Range<usize>>,
+}
+
+impl Blob<'_> {
+    pub(crate) fn records(&self) -> impl ExactSizeIterator<Item = &[u8]> {
+        self.records.iter().map(|at| &self.body[at.clone()])
+    }
 }
 
 /// What its header says.
@@ -74,6 +92,8 @@ pub(crate) struct About {
     pub(crate) fence: u64,
     /// Of the log: the number in the name of the checkpoint that this process found, or made. One that somebody else has made since does not count.
     pub(crate) base: u64,
+    /// Of the log: every blob with a number below this one was in the store when this was made.
+    pub(crate) there: u64,
     /// Whose changes they are.
     pub(crate) line: Line,
     /// When it was made: seconds since 1970.
@@ -89,7 +109,7 @@ pub enum BadBlob {
     /// Written by a newer version of this program.
     #[error("it has version {0}, and this sluice knows {VERSION}: use a newer one")]
     Newer(u32),
-    /// Part of a checkpoint, and not there.
+    /// It was there, is needed, and is not there any more.
     #[error("it is missing")]
     Missing,
     /// Its bytes have changed.
@@ -99,21 +119,26 @@ pub enum BadBlob {
 
 /// The bytes of a blob.
 pub(crate) fn encode<R: AsRef<[u8]>>(about: About, records: &[R]) -> Bytes {
-    let About { kind, first, last, since, whole, start, fence, base, line, wall_secs } = about;
-    let len = records.iter().map(|record| 4 + record.as_ref().len()).sum::<usize>();
-    let mut out = Vec::with_capacity(HEADER_BYTES + len);
+    let About { kind, first, last, since, whole, start, fence, base, there, line, wall_secs } = about;
+    let mut body = Vec::with_capacity(records.iter().map(|record| 4 + record.as_ref().len()).sum());
+    for record in records {
+        body.extend((record.as_ref().len() as u32).to_le_bytes());
+        body.extend_from_slice(record.as_ref());
+    }
+    let packed = (body.len() <= UNPACKED_BYTES_MAX).then(|| lz4_flex::block::compress(&body));
+    let packed = packed.filter(|packed| packed.len() < body.len());
+    let (packing, bytes) = packed.as_ref().map_or((PLAIN, &body), |packed| (LZ4, packed));
+    let mut out = Vec::with_capacity(HEADER_BYTES + bytes.len());
     out.extend(MAGIC);
     out.extend(VERSION.to_le_bytes());
     out.extend([0; 4]);
-    [first, last, since, whole, start, fence, base, line.0, wall_secs]
-        .iter()
-        .for_each(|number| out.extend(number.to_le_bytes()));
-    out.extend((records.len() as u32).to_le_bytes());
-    out.extend((kind as u32).to_le_bytes());
-    for record in records {
-        out.extend((record.as_ref().len() as u32).to_le_bytes());
-        out.extend_from_slice(record.as_ref());
+    for number in [first, last, since, whole, start, fence, base, there, line.0, wall_secs] {
+        out.extend(number.to_le_bytes());
     }
+    for number in [records.len() as u32, kind as u32, packing, body.len() as u32] {
+        out.extend(number.to_le_bytes());
+    }
+    out.extend_from_slice(bytes);
     let crc = crc32c(&out[16..]);
     out[12..16].copy_from_slice(&crc.to_le_bytes());
     out.into()
@@ -121,7 +146,7 @@ pub(crate) fn encode<R: AsRef<[u8]>>(about: About, records: &[R]) -> Bytes {
 
 /// Parses any bytes.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Blob<'_>, BadBlob> {
-    let (header, mut rest) = bytes.split_at_checked(HEADER_BYTES).ok_or(BadBlob::Other)?;
+    let (header, packed) = bytes.split_at_checked(HEADER_BYTES).ok_or(BadBlob::Other)?;
     let u32_at = |at: usize| u32::from_le_bytes(header[at..at + 4].try_into().expect("4 bytes"));
     let u64_at = |at: usize| u64::from_le_bytes(header[at..at + 8].try_into().expect("8 bytes"));
     if header[..8] != *MAGIC {
@@ -135,34 +160,55 @@ pub(crate) fn decode(bytes: &[u8]) -> Result<Blob<'_>, BadBlob> {
     if crc32c(&bytes[16..]) != u32_at(12) {
         return Err(BadBlob::Checksum);
     }
-    let kind = match u32_at(92) {
+    let kind = match u32_at(100) {
         1 => Kind::Log,
         2 => Kind::Part,
         3 => Kind::Fence,
         _ => return Err(BadBlob::Other),
     };
-    let mut records = Vec::new();
-    for _ in 0..u32_at(88) {
-        let (len, tail) = rest.split_first_chunk::<4>().ok_or(BadBlob::Other)?;
-        let (record, tail) = tail.split_at_checked(u32::from_le_bytes(*len) as usize).ok_or(BadBlob::Other)?;
-        records.push(record);
-        rest = tail;
-    }
+    let body = unpacked(packed, u32_at(104), u32_at(108) as usize)?;
+    let records = records(&body, u32_at(96)).ok_or(BadBlob::Other)?;
     let (first, last) = (u64_at(16), u64_at(24));
     let count = (last + u64::from(last != u64::MAX)).checked_sub(first);
-    let is_sound = kind == Kind::Part || count == Some(records.len() as u64);
-    if !rest.is_empty() || !is_sound {
+    if kind != Kind::Part && count != Some(records.len() as u64) {
         return Err(BadBlob::Other);
     }
     let (since, whole, start, fence) = (u64_at(32), u64_at(40), u64_at(48), u64_at(56));
-    let (base, line, wall_secs) = (u64_at(64), Line(u64_at(72)), u64_at(80));
-    let about = About { kind, first, last, since, whole, start, fence, base, line, wall_secs };
-    Ok(Blob { about, records })
+    let (base, there, line, wall_secs) = (u64_at(64), u64_at(72), Line(u64_at(80)), u64_at(88));
+    let about = About { kind, first, last, since, whole, start, fence, base, there, line, wall_secs };
+    Ok(Blob { about, body, records })
+}
+
+/// The records' bytes, of which there are `len`.
+fn unpacked(packed: &[u8], packing: u32, len: usize) -> Result<Cow<'_, [u8]>, BadBlob> {
+    match packing {
+        PLAIN if packed.len() == len => Ok(packed.into()),
+        LZ4 if len <= UNPACKED_BYTES_MAX => {
+            let mut body = vec![0; len];
+            match lz4_flex::block::decompress_into(packed, &mut body) {
+                Ok(found) if found == len => Ok(body.into()),
+                _ => Err(BadBlob::Other),
+            }
+        }
+        _ => Err(BadBlob::Other),
+    }
+}
+
+/// Where `count` records are that fill `body`.
+fn records(body: &[u8], count: u32) -> Option<Vec<Range<usize>>> {
+    let (mut records, mut at) = (Vec::new(), 0);
+    for _ in 0..count {
+        let len = u32::from_le_bytes(*body.get(at..)?.first_chunk()?) as usize;
+        let end = (at + 4).checked_add(len).filter(|end| *end <= body.len())?;
+        records.push(at + 4..end);
+        at = end;
+    }
+    (at == body.len()).then_some(records)
 }
 
 /// Whether the bytes are a blob: for tests of the parser.
 pub fn parse(bytes: &[u8]) -> Result<usize, BadBlob> {
-    decode(bytes).map(|blob| blob.records.len())
+    decode(bytes).map(|blob| blob.records().len())
 }
 
 /// Whether the bytes are a checkpoint's head: for tests of the parser.
@@ -174,9 +220,9 @@ pub fn parse_head(bytes: &[u8]) -> Result<(), BadBlob> {
 pub fn samples() -> Vec<(&'static str, Vec<u8>)> {
     let of = |kind| {
         let (first, last) = (5, if kind == Kind::Fence { 4 } else { 5 });
-        let (since, whole, start, fence, base, line, wall_secs) =
-            (3, 4, 4, 2, 1, Line(0x1234_5678_9abc_def0), 1_700_000_000);
-        About { kind, first, last, since, whole, start, fence, base, line, wall_secs }
+        let (since, whole, start, fence, base, there, line, wall_secs) =
+            (3, 4, 4, 2, 1, 6, Line(0x1234_5678_9abc_def0), 1_700_000_000);
+        About { kind, first, last, since, whole, start, fence, base, there, line, wall_secs }
     };
     let head = Head {
         format_version: FORMAT_VERSION,
@@ -191,51 +237,11 @@ pub fn samples() -> Vec<(&'static str, Vec<u8>)> {
     };
     vec![
         ("log", encode(of(Kind::Log), &[b"a record"]).to_vec()),
+        ("packed", encode(of(Kind::Log), &[[b'r'; 300]]).to_vec()),
         ("part", encode(of(Kind::Part), &[&b"one"[..], b""]).to_vec()),
         ("fence", encode::<&[u8]>(of(Kind::Fence), &[]).to_vec()),
         ("head", head.to_json().to_vec()),
     ]
-}
-
-/// A checkpoint's head, as JSON: what is needed to use it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Head {
-    pub(crate) format_version: u32,
-    /// The checkpoint began at this record...
-    pub(crate) begin: u64,
-    /// ... and ended at this one: it needs the log from the first to here.
-    pub(crate) end: u64,
-    /// The blob of the log that comes next.
-    pub(crate) log: u64,
-    /// The fence by which the process that made it began.
-    pub(crate) fence: u64,
-    pub(crate) line: Line,
-    pub(crate) run: u64,
-    pub(crate) parts: u32,
-    pub(crate) bytes: u64,
-}
-
-/// The newest layout of it.
-pub(crate) const FORMAT_VERSION: u32 = 2;
-
-impl Head {
-    pub(crate) fn begin(&self) -> Seq {
-        Seq(self.begin)
-    }
-
-    /// Parses any bytes.
-    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, BadBlob> {
-        let value: serde_json::Value = serde_json::from_slice(bytes).map_err(|_| BadBlob::Other)?;
-        match value["format_version"].as_u64().and_then(|version| u32::try_from(version).ok()) {
-            Some(FORMAT_VERSION) => serde_json::from_value(value).map_err(|_| BadBlob::Other),
-            Some(newer) if newer > FORMAT_VERSION => Err(BadBlob::Newer(newer)),
-            _ => Err(BadBlob::Other),
-        }
-    }
-
-    pub(crate) fn to_json(&self) -> Bytes {
-        (serde_json::to_string_pretty(self).expect("plain data") + "\n").into_bytes().into()
-    }
 }
 
 #[cfg(test)]
@@ -244,7 +250,8 @@ mod tests {
     use proptest::prelude::*;
 
     fn about(kind: Kind, first: u64, last: u64) -> About {
-        About { kind, first, last, since: 3, whole: 4, start: 4, fence: 2, base: 1, line: Line(77), wall_secs: 99 }
+        let (since, whole, start, fence, base, there, line, wall_secs) = (3, 4, 4, 2, 1, 6, Line(77), 99);
+        About { kind, first, last, since, whole, start, fence, base, there, line, wall_secs }
     }
 
     #[test]
@@ -253,9 +260,9 @@ mod tests {
         let bytes = encode(about(Kind::Log, 5, 7), &records);
         let blob = decode(&bytes).expect("sound");
         assert_eq!(blob.about, about(Kind::Log, 5, 7));
-        assert_eq!(blob.records, records.each_ref().map(Vec::as_slice));
+        assert!(blob.records().eq(records.iter().map(Vec::as_slice)));
         assert_eq!(decode(&encode(about(Kind::Log, 5, 8), &records)).unwrap_err(), BadBlob::Other);
-        assert_eq!(decode(&encode(about(Kind::Part, 5, 0), &records)).unwrap().records.len(), 3);
+        assert_eq!(decode(&encode(about(Kind::Part, 5, 0), &records)).unwrap().records().len(), 3);
         assert!(decode(&encode::<&[u8]>(about(Kind::Fence, 5, 4), &[])).is_ok());
         for at in 0..bytes.len() {
             let mut bad = bytes.to_vec();
@@ -268,8 +275,42 @@ mod tests {
     #[test]
     fn a_newer_version_is_named() {
         let mut bytes = encode::<&[u8]>(about(Kind::Part, 1, 0), &[]).to_vec();
-        bytes[8] = 3;
-        assert_eq!(decode(&bytes).unwrap_err(), BadBlob::Newer(3));
+        bytes[8] = 4;
+        assert_eq!(decode(&bytes).unwrap_err(), BadBlob::Newer(4));
+    }
+
+    /// A blob with these bytes for its records, which are said to be so long, unpacked.
+    fn packed(body: &[u8], packing: u32, len: u32) -> Vec<u8> {
+        let mut bytes = encode(about(Kind::Part, 1, 0), &[b"r"]).to_vec();
+        bytes.truncate(HEADER_BYTES);
+        bytes[104..108].copy_from_slice(&packing.to_le_bytes());
+        bytes[108..112].copy_from_slice(&len.to_le_bytes());
+        bytes.extend(body);
+        let crc = crc32c(&bytes[16..]);
+        bytes[12..16].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn records_are_packed_where_that_is_smaller() {
+        let records = vec![vec![7_u8; 1000]; 10];
+        let bytes = encode(about(Kind::Part, 1, 0), &records);
+        assert!(bytes.len() < 300, "{} bytes", bytes.len());
+        assert!(decode(&bytes).expect("sound").records().eq(records.iter().map(Vec::as_slice)));
+        let noise: Vec<u8> = (0..200_u32).flat_map(|n| n.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+        assert_eq!(encode(about(Kind::Part, 1, 0), &[&noise]).len(), HEADER_BYTES + 4 + noise.len());
+    }
+
+    #[test]
+    fn a_blob_decides_not_how_much_memory_it_takes() {
+        let record = [&(UNPACKED_BYTES_MAX as u32 - 4).to_le_bytes()[..], &vec![0; UNPACKED_BYTES_MAX - 4]].concat();
+        let squeezed = lz4_flex::block::compress(&record);
+        assert!(decode(&packed(&squeezed, LZ4, record.len() as u32)).is_ok());
+        assert_eq!(decode(&packed(&squeezed, LZ4, record.len() as u32 - 1)).unwrap_err(), BadBlob::Other);
+        assert_eq!(decode(&packed(&squeezed, LZ4, record.len() as u32 + 1)).unwrap_err(), BadBlob::Other, "too long");
+        assert_eq!(decode(&packed(&squeezed, LZ4, u32::MAX)).unwrap_err(), BadBlob::Other, "4 GiB");
+        assert_eq!(decode(&packed(b"\x01\0\0\0r", PLAIN, 6)).unwrap_err(), BadBlob::Other);
+        assert_eq!(decode(&packed(b"\x01\0\0\0r", 2, 5)).unwrap_err(), BadBlob::Other, "another packing");
     }
 
     proptest! {
@@ -280,7 +321,7 @@ mod tests {
             framed.extend(&bytes);
             let crc = crc32c(&framed[16..]);
             framed[12..16].copy_from_slice(&crc.to_le_bytes());
-            let _ = (decode(&bytes), decode(&framed));
+            let _ = (decode(&bytes), decode(&framed), decode(&packed(&bytes, LZ4, 1000)));
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Making a checkpoint.
 
 use crate::{
-    blob::{self, About, Head, Kind},
+    blob::{self, About, Kind},
+    head::Head,
     names,
 };
 use sluice_meta::store::{Batch, MetaError, MetaStore, encode_batch};
@@ -39,8 +40,8 @@ pub(crate) async fn make(
         let portion = sluice_run::task::spawn_blocking(move || portion(&read, &at)).await;
         let Portion { records, next } = portion.map_err(|_| CheckpointError::Ended)??;
         let (since, whole, start) = (begin, begin, begin);
-        let (kind, first, last, base) = (Kind::Part, begin, parts.into(), log);
-        let about = About { kind, first, last, since, whole, start, fence, base, line, wall_secs };
+        let (kind, first, last, base, there) = (Kind::Part, begin, parts.into(), log, log);
+        let about = About { kind, first, last, since, whole, start, fence, base, there, line, wall_secs };
         let body = blob::encode(about, &records);
         bytes += body.len() as u64;
         store.put_blob(&names::part(log, run, parts), body, PutMode::Overwrite).await?;

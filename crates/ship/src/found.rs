@@ -1,7 +1,8 @@
 //! What the store has, and taking it over.
 
 use crate::{
-    blob::{self, About, BadBlob, HEADER_BYTES, Head, Kind, Line},
+    blob::{self, About, BadBlob, HEADER_BYTES, Kind, Line},
+    head::Head,
     names,
 };
 use sluice_base::Seq;
@@ -11,7 +12,7 @@ use std::collections::HashSet;
 /// Blobs of the log that are under way at once: a sync that comes while one is need not wait for that before its own.
 pub(crate) const BLOBS_MAX: usize = 4;
 
-/// Something in the store that does not parse, although it was read twice, or is not there.
+/// Something in the store that does not parse, although it was read twice, or that is missing.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{key} in the store is damaged: {source}")]
 pub struct Damage {
@@ -53,15 +54,34 @@ impl Found {
 
 /// Looks what the store has.
 pub(crate) async fn find(store: &Store) -> Result<Found, StoreError> {
+    let mut found = look(store).await?;
+    // What is missing may have been put, or be replaced by a newer checkpoint, while it was listed.
+    while found.damage.as_ref().is_some_and(|damage| damage.source == BadBlob::Missing) {
+        let again = look(store).await?;
+        if (&again.head, &again.damage) == (&found.head, &found.damage) {
+            return Ok(again);
+        }
+        found = again;
+    }
+    Ok(found)
+}
+
+async fn look(store: &Store) -> Result<Found, StoreError> {
     let keys: Vec<String> = store.list_blobs(names::CHECKPOINTS).await?.into_iter().map(|entry| entry.key).collect();
     let has_parts: HashSet<&str> = keys.iter().map(String::as_str).collect();
     let log = store.list_blobs(names::LOG).await?;
-    let numbers: Vec<u64> = log.iter().filter_map(|entry| names::log_number(&entry.key)).collect();
+    let mut numbers: Vec<u64> = log.iter().filter_map(|entry| names::log_number(&entry.key)).collect();
+    numbers.sort_unstable();
     let (head, mut damage) = newest(store, &keys, None).await?;
-    let next = match &head {
-        Some(head) => names::chain(&numbers, head.log),
-        None => numbers.iter().max().map_or(0, |last| last + 1),
-    };
+    let end = numbers.last().map_or(0, |last| last + 1);
+    let mut next = head.as_ref().map_or(end, |head| names::chain(&numbers, head.log));
+    let begins_late = head.as_ref().is_some_and(|head| head.log == next);
+    // What comes behind a checkpoint is put before its head.
+    let gap = if begins_late { Some(next) } else { missing(store, &numbers, next).await? };
+    if gap.is_some() {
+        // None of those that are there may be made again.
+        next = end.max(next);
+    }
     // Of those that were under way when another process took over, the last few may be void: so many as a fence covers.
     let window = next.saturating_sub(2 * BLOBS_MAX as u64)..next;
     let (mut last, mut bad_blob): (Option<About>, _) = (None, None);
@@ -81,10 +101,32 @@ pub(crate) async fn find(store: &Store) -> Result<Found, StoreError> {
         damage = damage.or(missing.map(|key| Damage { key, source: BadBlob::Missing }));
     }
     let first = head.as_ref().map_or(0, |head| head.log);
+    if let Some(base) = last.map(|last| last.base).filter(|base| *base > first) {
+        // Of whose head nothing is left but its number; another one with its parts may be named by them.
+        let key = names::any_head(base, &keys);
+        damage = damage.or(Some(Damage { key, source: BadBlob::Missing }));
+    }
+    damage = damage.or(gap.map(|number| Damage { key: names::log(number), source: BadBlob::Missing }));
     damage = damage.or(bad_blob.filter(|(number, _)| *number >= first).map(|(_, bad)| bad));
     let counts = |key: &str| names::log_number(key).is_some_and(|number| (first..next).contains(&number));
     let log_bytes = log.iter().filter(|entry| counts(&entry.key)).map(|entry| entry.bytes).sum();
     Ok(Found { head, next, last, log_bytes, damage })
+}
+
+/// The number `gap` of the log, which is not there although some of `numbers` behind it are, if it ever was: it may also have been under way, with
+/// a few behind it, when a process ended.
+async fn missing(store: &Store, numbers: &[u64], gap: u64) -> Result<Option<u64>, StoreError> {
+    let behind = || numbers.iter().filter(|number| **number > gap);
+    if behind().any(|number| number - gap >= BLOBS_MAX as u64) {
+        return Ok(Some(gap));
+    }
+    for &number in behind() {
+        let found = read(store, &names::log(number), |bytes| blob::decode(bytes).map(|blob| blob.about)).await?;
+        if found.is_ok_and(|about| about.there > gap) {
+            return Ok(Some(gap));
+        }
+    }
+    Ok(None)
 }
 
 /// Whether a checkpoint arrived only when somebody else had taken over: what comes behind does not lead on from it.

@@ -23,6 +23,7 @@
 mod blob;
 mod checkpoint;
 mod found;
+mod head;
 mod held;
 mod names;
 mod restore;
@@ -32,7 +33,7 @@ mod tee;
 
 pub use blob::{BadBlob, Line, OtherLine, parse, parse_head, samples};
 pub use found::Damage;
-pub use restore::{RestoreError, Restored, forget, has_any, restore};
-pub use shipper::{Bound, ShipStatus, Shipper, ShipperParts};
+pub use restore::{RestoreError, Restored, begin_anew, forget, has_any, restore};
+pub use shipper::{Bound, OnCheckpoint, ShipStatus, Shipper, ShipperParts};
 pub use survey::{Survey, survey, verify};
 pub use tee::{Tee, TeeLog};

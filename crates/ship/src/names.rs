@@ -31,6 +31,13 @@ pub(crate) fn head(log: u64, run: u64) -> String {
     format!("{}/head", checkpoint(log, run))
 }
 
+/// The head of a checkpoint by the number `log`, whose run is known only where one of `keys` is a part of it.
+pub(crate) fn any_head(log: u64, keys: &[String]) -> String {
+    let begin = format!("{CHECKPOINTS}/{log:016x}-");
+    let directory = keys.iter().find(|key| key.starts_with(&begin)).and_then(|key| key.rsplit_once('/'));
+    format!("{}/head", directory.map_or(&*format!("{begin}*"), |(directory, _)| directory))
+}
+
 /// How far the numbers lead on from `from` without a gap: the number behind the last one.
 pub(crate) fn chain(numbers: &[u64], from: u64) -> u64 {
     let mut sorted: Vec<_> = numbers.iter().copied().filter(|number| *number >= from).collect();

@@ -1,8 +1,9 @@
 //! The way back: from the store into empty tables.
 
 use crate::{
-    blob::{self, About, BadBlob, Blob, Head, Kind, Line},
+    blob::{self, About, BadBlob, Blob, Kind, Line},
     found::{self, Found},
+    head::Head,
     held::Held,
     names,
 };
@@ -108,8 +109,8 @@ pub async fn restore(
         }
         // Only now that there is somebody to go on with it.
         let (kind, first, last, since) = (Kind::Fence, whole.0 + 1, whole.0, log.since);
-        let (fence, base) = (next.end, head.log);
-        let about = About { kind, first, last, since, whole: last, start: last, fence, base, line, wall_secs };
+        let (whole_there, start, fence, base, there) = (last, last, next.end, head.log, next.end);
+        let about = About { kind, first, last, since, whole: whole_there, start, fence, base, there, line, wall_secs };
         let fenced = found::fence(store, about).await?;
         let found = looked(store).await?;
         // With a newer checkpoint the number may have been free because it was removed.
@@ -186,7 +187,7 @@ async fn read_parts(
         wall_secs = blob.about.wall_secs;
         // No key is in two parts; tables write what is new since the last number.
         let seq = Seq(head.begin.saturating_sub(u64::from(head.parts) - 1 - number as u64).max(1));
-        for record in blob.records {
+        for record in blob.records() {
             apply(tables, seq, record, &key)?;
         }
         flush_if_large(tables)?;
@@ -280,7 +281,7 @@ impl LogReader {
             self.held.cut(Seq(about.last));
         }
         let end = self.held.end();
-        for (record, _) in blob.records.iter().zip(about.first..).filter(|(_, seq)| *seq > end.0) {
+        for (record, _) in blob.records().zip(about.first..).filter(|(_, seq)| *seq > end.0) {
             self.held.push(record).map_err(|source| RestoreError::Record { key: key.to_owned(), source })?;
         }
         self.whole = self.whole.max(Seq(about.whole).min(self.held.end()));
@@ -305,12 +306,31 @@ pub async fn has_any(store: &Store) -> Result<bool, StoreError> {
     Ok(false)
 }
 
+/// Removes everything that was shipped, but for a fence of `line`, which goes on from `seq`: whoever has shipped so far finds that it is not this
+/// process's any more.
+pub async fn begin_anew(store: &Store, (line, seq): (Line, Seq), wall_secs: u64) -> Result<(), StoreError> {
+    let mut fenced = None;
+    while fenced.is_none() {
+        let number = found::find(store).await?.next;
+        let (kind, first, last, base) = (Kind::Fence, seq.0 + 1, seq.0, 0);
+        let (since, whole, start, fence, there) = (last, last, last, number, number);
+        let about = About { kind, first, last, since, whole, start, fence, base, there, line, wall_secs };
+        fenced = found::fence(store, about).await?.map(|next| number..next);
+    }
+    remove_but(store, &fenced.unwrap_or_default().map(names::log).collect::<Vec<_>>()).await
+}
+
 /// Removes everything that was shipped: the volume is a new one.
 pub async fn forget(store: &Store) -> Result<(), StoreError> {
+    remove_but(store, &[]).await
+}
+
+/// Heads first: without its parts one is worse than none.
+async fn remove_but(store: &Store, kept: &[String]) -> Result<(), StoreError> {
     for directory in [names::CHECKPOINTS, names::LOG] {
         let (heads, others): (Vec<_>, Vec<_>) =
             store.list_blobs(directory).await?.into_iter().partition(|entry| entry.key.ends_with("/head"));
-        for entry in heads.into_iter().chain(others) {
+        for entry in heads.into_iter().chain(others).filter(|entry| !kept.contains(&entry.key)) {
             store.delete_blob(&entry.key).await?;
         }
     }

@@ -1,15 +1,19 @@
 //! What takes the tee's records to the store.
 
+mod position;
+mod status;
+
 use crate::{
-    blob::{self, About, Head, Kind, Line, OtherLine},
+    blob::{self, About, Kind, Line, OtherLine},
     checkpoint::{self, CheckpointError},
-    found::{self, BLOBS_MAX, Found},
+    found::{self, BLOBS_MAX},
+    head::{self, Head},
     names,
     tee::{Next, Tee},
 };
 use bytes::Bytes;
 use futures::{StreamExt, stream::FuturesUnordered};
-use serde::Serialize;
+use position::{Made, Making, Position};
 use sluice_base::{Clock, Entropy, Seq};
 use sluice_meta::store::{MetaError, MetaStore};
 use sluice_object::{PutMode, Store, StoreError};
@@ -19,8 +23,8 @@ use sluice_run::{
     time::timeout,
     watch,
 };
+pub use status::ShipStatus;
 use std::{
-    collections::VecDeque,
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     sync::{Arc, OnceLock},
     time::Duration,
@@ -47,6 +51,9 @@ const AHEAD_BYTES: usize = 16 << 20;
 /// Up to where the store has all bytes that the metadata speaks of: given what an earlier answer was, or less, and how far it is asked for.
 pub type Bound = dyn Fn(Seq, Seq) -> Seq + Send + Sync;
 
+/// See [`ShipperParts::on_checkpoint`].
+pub type OnCheckpoint = dyn Fn() -> sluice_meta::Result<()> + Send + Sync;
+
 /// What a [`Shipper`] is made of.
 pub struct ShipperParts {
     /// The metadata.
@@ -61,28 +68,11 @@ pub struct ShipperParts {
     pub entropy: Arc<dyn Entropy>,
     /// Whose changes they are.
     pub line: Line,
+    /// Called before the store has a checkpoint that counts: what it commits is in the store with that.
+    pub on_checkpoint: Box<OnCheckpoint>,
     /// The log leaves without waiting for the bytes that it speaks of: who syncs waits for both. Otherwise it leaves behind them, so that none
     /// of it is left out should it be needed.
     pub is_ahead: bool,
-}
-
-/// How it stands.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct ShipStatus {
-    /// The store has the metadata up to this record; none before it was asked.
-    pub shipped_seq: Option<u64>,
-    /// Records behind it.
-    pub behind_records: u64,
-    /// How long the oldest of them has waited.
-    pub behind_ms: u64,
-    /// Bytes of the log in the store, from the checkpoint on.
-    pub log_bytes: u64,
-    /// Bytes of the checkpoint.
-    pub checkpoint_bytes: u64,
-    /// Why nothing is shipped, when nothing is.
-    pub trouble: Option<String>,
-    /// It is not tried again.
-    pub stopped: bool,
 }
 
 /// Takes the metadata to the store as long as it lives.
@@ -95,6 +85,8 @@ pub struct Shipper {
     finishing: AtomicBool,
     /// Somebody waits for this record.
     wanted: AtomicU64,
+    /// Questions whether this is still the process that ships.
+    asked: AtomicU64,
     reached: watch::Sender<Reached>,
     state: Mutex<State>,
     task: Mutex<Option<JoinHandle<()>>>,
@@ -108,8 +100,14 @@ struct Reached {
     is_whole: bool,
     /// The log says that the bytes of before this process are there, or lost: without them nothing behind them need be left out.
     is_settled: bool,
+    /// The store's metadata is of this line, as far as it was when this process looked.
+    is_ours: bool,
+    /// The last question after which a blob of this process was taken: see [`Shipper::confirmed`].
+    confirmed: u64,
     /// Nothing more comes.
     has_stopped: bool,
+    /// Nothing more is done either.
+    has_ended: bool,
 }
 
 #[derive(Default)]
@@ -128,6 +126,8 @@ enum ShipError {
     Store(#[from] StoreError),
     #[error(transparent)]
     Meta(#[from] MetaError),
+    #[error("noting that there is a checkpoint: {0}")]
+    Note(#[from] sluice_meta::Error),
     #[error("a checkpoint: {0}")]
     Checkpoint(#[from] CheckpointError),
     #[error("the checkpoint ended early")]
@@ -157,93 +157,12 @@ impl ShipError {
     }
 }
 
-/// What is known while it runs.
-struct Position {
-    shipped: Seq,
-    /// The checkpoint that counts; none where nothing leads on from the one that the store has.
-    head: Option<Head>,
-    log_bytes: u64,
-    /// Made up to here: in the store or on their way.
-    made: Seq,
-    /// The number of the blob that is made next.
-    next: u64,
-    /// The number of the one with which this process began.
-    fence: u64,
-    /// The number of the checkpoint that it found, or made.
-    base: u64,
-    /// What was there when it did: either all of its bytes are there, or no more than the store's log says.
-    start: Seq,
-    /// All bytes up to here are there.
-    whole: Seq,
-    /// What the log in the store says of that.
-    said: Seq,
-    /// The blobs behind it: their last records and lengths.
-    ahead: VecDeque<(Seq, usize)>,
-    /// No record behind this one is missing in the store's log.
-    since: Seq,
-    /// What is made, in its order, until it and all before it are known to be there. It may be there although the answer was lost, and then
-    /// nothing else can be.
-    blobs: VecDeque<Made>,
-    making: Option<Making>,
-}
+/// The work, which ends with this, however it does.
+struct Ends(Arc<Shipper>);
 
-impl Position {
-    /// As the store has it.
-    fn at(found: &Found) -> Self {
-        let (last, begin) = (found.last.as_ref(), found.head.as_ref().map_or(Seq(0), Head::begin));
-        let whole = last.map_or(begin, |last| Seq(last.whole));
-        // What was shipped ahead by the process before this one counts in full.
-        let ahead = last.filter(|last| last.whole < last.last).map(|last| (Seq(last.last), AHEAD_BYTES));
-        Self {
-            shipped: Seq(0),
-            head: None,
-            log_bytes: found.log_bytes,
-            made: Seq(0),
-            next: found.next,
-            fence: found.next,
-            base: found.head.as_ref().map_or(0, |head| head.log),
-            start: Seq(0),
-            whole,
-            said: whole,
-            ahead: ahead.into_iter().collect(),
-            since: begin,
-            blobs: VecDeque::new(),
-            making: None,
-        }
-    }
-
-    /// All bytes up to `whole` are there.
-    fn is_whole_to(&mut self, whole: Seq) {
-        self.whole = whole;
-        while self.ahead.front().is_some_and(|(last, _)| *last <= whole) {
-            self.ahead.pop_front();
-        }
-    }
-}
-
-/// A blob of the log.
-struct Made {
-    number: u64,
-    body: Bytes,
-    last: Seq,
-    /// What it says of bytes.
-    whole: Seq,
-    is_there: bool,
-}
-
-/// A checkpoint under way.
-struct Making {
-    task: JoinHandle<()>,
-    made: oneshot::Receiver<Result<Head, CheckpointError>>,
-    /// Once it is there.
-    head: Option<Head>,
-    /// Of the log that it replaces.
-    log_bytes: u64,
-}
-
-impl Drop for Making {
+impl Drop for Ends {
     fn drop(&mut self) {
-        self.task.abort();
+        self.0.reached.send_modify(|reached| (reached.has_stopped, reached.has_ended) = (true, true));
     }
 }
 
@@ -256,6 +175,7 @@ impl Shipper {
             now: Notify::new(),
             finishing: false.into(),
             wanted: 0.into(),
+            asked: 0.into(),
             reached: watch::Sender::new(Reached::default()),
             state: Mutex::default(),
             task: Mutex::default(),
@@ -265,8 +185,8 @@ impl Shipper {
     /// Begins to ship, on `runtime`, as far as `bound` says.
     pub fn begin(self: &Arc<Self>, bound: Box<Bound>, runtime: &Handle) {
         let _ = self.bound.set(bound);
-        let worker = self.clone();
-        *self.task.lock() = Some(runtime.spawn(async move { worker.work().await }));
+        let ends = Ends(self.clone());
+        *self.task.lock() = Some(runtime.spawn(async move { ends.0.work().await }));
     }
 
     /// Ships all that is committed now, waiting `within` at most; or why not all of it is.
@@ -280,26 +200,60 @@ impl Shipper {
         if matches!(done, Ok(Ok(reached)) if !reached.has_stopped) {
             return Ok(());
         }
-        Err(self.state.lock().trouble.clone().unwrap_or_else(|| "the store takes long".into()))
+        Err(self.trouble(if self.stopped().is_some() { "shipping has ended" } else { "the store takes long" }))
     }
 
     /// Resolves when the store has the metadata up to `seq`, which the journal has synced; or why it never will.
     pub async fn shipped(&self, seq: Seq) -> Result<(), String> {
-        let mut reached = self.reached.subscribe();
         self.wanted.fetch_max(seq.0, Relaxed);
         self.now.notify_one();
-        let is_there = |reached: &Reached| reached.is_whole && reached.is_settled && reached.seq >= seq;
-        let done = reached.wait_for(|reached| reached.has_stopped || is_there(reached)).await;
+        self.when(|reached| reached.is_whole && reached.is_settled && reached.seq >= seq).await
+    }
+
+    /// Resolves once this process has looked whose metadata the store has; or why it is not this one's.
+    pub async fn is_ours(&self) -> Result<(), String> {
+        self.when(|reached| reached.is_ours).await
+    }
+
+    /// Resolves when a blob that was made after this was called was taken: whoever takes over, or recovers the volume, looks at the store again
+    /// since. Or why none is taken any more.
+    pub async fn confirmed(&self) -> Result<(), String> {
+        let question = self.asked.fetch_add(1, Relaxed) + 1;
+        self.now.notify_one();
+        self.when(|reached| reached.confirmed >= question).await
+    }
+
+    /// Why nothing more is shipped, where that is so.
+    pub fn stopped(&self) -> Option<String> {
+        self.reached.borrow().has_stopped.then(|| self.trouble("shipping has ended"))
+    }
+
+    async fn when(&self, is_so: impl Fn(&Reached) -> bool) -> Result<(), String> {
+        let mut reached = self.reached.subscribe();
+        let done = reached.wait_for(|reached| reached.has_stopped || is_so(reached)).await;
         match done {
             Ok(reached) if !reached.has_stopped => Ok(()),
-            _ => Err(self.state.lock().trouble.clone().unwrap_or_else(|| "shipping has ended".into())),
+            _ => Err(self.trouble("shipping has ended")),
         }
     }
 
-    /// Ends.
+    fn trouble(&self, otherwise: &str) -> String {
+        self.state.lock().trouble.clone().unwrap_or_else(|| otherwise.into())
+    }
+
+    /// Ends: who waits is told that nothing more comes.
     pub fn stop(&self) {
-        if let Some(task) = self.task.lock().take() {
+        self.reached.send_modify(|reached| reached.has_stopped = true);
+        if let Some(task) = &*self.task.lock() {
             task.abort();
+        }
+    }
+
+    /// Resolves when, after [`Shipper::stop`], nothing is asked of the store any more.
+    pub async fn ended(&self) {
+        let is_begun = self.task.lock().is_some();
+        if is_begun {
+            let _ = self.reached.subscribe().wait_for(|reached| reached.has_ended).await;
         }
     }
 
@@ -320,7 +274,7 @@ impl Shipper {
         }
     }
 
-    async fn work(self: Arc<Self>) {
+    async fn work(self: &Arc<Self>) {
         let (mut position, mut wait) = (None, RETRY_FIRST);
         loop {
             let pause = match self.look(&mut position).await {
@@ -358,16 +312,22 @@ impl Shipper {
         let reached = *self.reached.borrow();
         let wanted = self.wanted.load(Relaxed);
         let is_wanted = wanted > 0 && (wanted > reached.seq.0 || !reached.is_settled);
-        !reached.is_whole || is_wanted || self.finishing.load(Relaxed)
+        let is_asked = self.asked.load(Relaxed) > reached.confirmed;
+        !reached.is_whole || is_wanted || is_asked || self.finishing.load(Relaxed)
     }
 
     /// Ships what there is, and begins and ends checkpoints.
-    async fn look(&self, position: &mut Option<Position>) -> Result<(), ShipError> {
+    async fn look(self: &Arc<Self>, position: &mut Option<Position>) -> Result<(), ShipError> {
         let position = match position {
             Some(position) => position,
             None => position.insert(self.find().await?),
         };
         self.ship(position).await?;
+        let asked = self.asked.load(Relaxed);
+        if asked > self.reached.borrow().confirmed {
+            self.show(position).await?;
+            self.reached.send_modify(|reached| reached.confirmed = asked);
+        }
         if !self.reached.borrow().is_settled && self.whole(position, position.shipped) >= position.start {
             self.show(position).await?;
         }
@@ -393,10 +353,13 @@ impl Shipper {
         }
         let made = position.making.as_ref().and_then(|making| making.head.clone());
         if let Some(head) = made {
-            let (tables, end) = (self.parts.tables.clone(), Seq(head.end));
-            sluice_run::task::spawn_blocking(move || tables.ensure_synced(end))
-                .await
-                .map_err(|_| ShipError::Ended)??;
+            let (shipper, end) = (self.clone(), Seq(head.end));
+            let synced = sluice_run::task::spawn_blocking(move || {
+                let ShipperParts { tables, on_checkpoint, .. } = &shipper.parts;
+                on_checkpoint()?;
+                tables.ensure_synced(end.max(tables.visible())).map_err(ShipError::from)
+            });
+            synced.await.map_err(|_| ShipError::Ended)??;
             self.ship(position).await?;
             // It waits for the bytes of files as well.
             if self.whole(position, position.shipped).0 >= head.end && position.making.is_some() {
@@ -426,9 +389,6 @@ impl Shipper {
     /// What the store has. From now on this process is the one that ships.
     async fn find(&self) -> Result<Position, ShipError> {
         let (store, line) = (&self.parts.store, self.parts.line);
-        // A line that the store knows must not be lost with the power: the directory would have another one then.
-        let (tables, made) = (self.parts.tables.clone(), self.parts.tables.visible());
-        sluice_run::task::spawn_blocking(move || tables.ensure_synced(made)).await.map_err(|_| ShipError::Ended)??;
         loop {
             let here = self.parts.tables.visible();
             let found = found::find(store).await?;
@@ -438,6 +398,12 @@ impl Shipper {
             if has > here {
                 return Err(ShipError::Older { store: has.0, here: here.0 });
             }
+            // Who waits to upload may do so, and what is dirty may have to leave before anything can be synced.
+            self.reached.send_modify(|reached| reached.is_ours = true);
+            // A line that the store knows must not be lost with the power: the directory would have another one then.
+            let tables = self.parts.tables.clone();
+            let synced = sluice_run::task::spawn_blocking(move || tables.ensure_synced(here)).await;
+            synced.map_err(|_| ShipError::Ended)??;
             if let Some(damage) = &found.damage {
                 tracing::warn!("{damage}: a new checkpoint takes its place");
             }
@@ -516,8 +482,9 @@ impl Shipper {
 
     fn about(&self, position: &Position, kind: Kind, first: u64, last: Seq) -> About {
         let Position { since, whole, start, fence, base, .. } = *position;
-        let (since, whole, start, line) = (since.0, whole.min(last).0, start.0, self.parts.line);
-        About { kind, first, last: last.0, since, whole, start, fence, base, line, wall_secs: self.wall_secs() }
+        let (since, whole, start, there) = (since.0, whole.min(last).0, start.0, position.there());
+        let (line, wall_secs) = (self.parts.line, self.wall_secs());
+        About { kind, first, last: last.0, since, whole, start, fence, base, there, line, wall_secs }
     }
 
     /// Makes the next blob, if there is anything for it up to `end`.
@@ -579,7 +546,7 @@ impl Shipper {
         let mut run = [0; 8];
         self.parts.entropy.fill(&mut run);
         let begun = Head {
-            format_version: blob::FORMAT_VERSION,
+            format_version: head::FORMAT_VERSION,
             begin: position.shipped.0,
             end: position.shipped.0,
             log: position.next,

@@ -25,6 +25,13 @@ pub struct Recovered {
     pub bytes: u64,
 }
 
+impl Recovered {
+    /// Whether nothing waits to be stored.
+    pub fn is_empty(&self) -> bool {
+        self.objects.is_empty() && self.without_cache == 0
+    }
+}
+
 /// Restores data from log records, once their metadata is replayed.
 pub struct Replay<'a> {
     cache: Option<&'a Cache>,

@@ -28,6 +28,7 @@ pub fn open_for_repair(dir: &Path, repair: bool, items: &mut Vec<Item>) -> anyho
         cache_bytes: 0,
         journal_bytes: journal_bytes_at_least(dir),
         metadata_only: true,
+        ship: true,
         ..OpenOptions::default()
     };
     let error = match Volume::open(dir, &options) {

@@ -50,17 +50,25 @@ pub fn run(meta: &OsStr, store: &str, json: bool) -> anyhow::Result<ExitCode> {
         let found = found.await.with_context(|| format!("the metadata in {}", store.place()))?;
         bar.finish_and_clear();
         restored = Some(found);
-        Ok(found.seq)
+        Ok(Filled { seq: found.seq, is_shipped: true })
     })?;
     show(&dir, &made, &restored.expect("it was"), json)
 }
 
-/// Makes the directory of the volume whose objects are in `store`: `fill` puts its metadata into the tables, and returns the number of the last
-/// change; from then on they are of another line. A failure leaves nothing behind.
+/// What was put into tables.
+pub struct Filled {
+    /// The last change of it.
+    pub seq: Seq,
+    /// The store has the same.
+    pub is_shipped: bool,
+}
+
+/// Makes the directory of the volume whose objects are in `store`: `fill` puts its metadata into the tables, which are of another line from then on.
+/// A failure leaves nothing behind.
 pub fn make(
     dir: &Path,
     store: &str,
-    fill: impl AsyncFnOnce(&Store, &VolumeConfig, &LsmTables, Line) -> anyhow::Result<Seq>,
+    fill: impl AsyncFnOnce(&Store, &VolumeConfig, &LsmTables, Line) -> anyhow::Result<Filled>,
 ) -> anyhow::Result<Made> {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("sluice-io").enable_all().build()?;
@@ -91,7 +99,7 @@ async fn write(
     dir: &Path,
     url: &str,
     traces: &mut Traces,
-    fill: impl AsyncFnOnce(&Store, &VolumeConfig, &LsmTables, Line) -> anyhow::Result<Seq>,
+    fill: impl AsyncFnOnce(&Store, &VolumeConfig, &LsmTables, Line) -> anyhow::Result<Filled>,
 ) -> anyhow::Result<Made> {
     let nobody = VolumeConfig::nobody(url);
     if let StoreUrl::File(path) = nobody.store_url(dir)?
@@ -125,11 +133,14 @@ async fn write(
     let clock: Arc<dyn Clock> = Arc::new(SystemClock::default());
     // Whoever else has a directory of this volume is told apart from now on, also should this be interrupted.
     let line = Line(random_line());
-    let seq = fill(&store, &config, &tables, line).await?;
+    let Filled { seq, is_shipped } = fill(&store, &config, &tables, line).await?;
     let log = Arc::new(NoLog(AtomicU64::new(seq.0)));
     let meta = Arc::new(MetaStore::new(tables.clone(), log.clone(), seq, Options::default()));
     let namespace = Namespace::new(meta.clone(), clock);
     namespace.begin_line(line.0)?;
+    if is_shipped {
+        namespace.note_shipped(line.0)?;
+    }
     let settled = settle(&namespace, &store).await?;
     let last = meta.checkpoint()?;
     begin_journal(dir, &config, Seq(last.0 + 1))?;

@@ -5,8 +5,8 @@ use sluice_object::{FaultyBackend, MemoryBackend, StoreOptions, backend::Faults}
 use std::{sync::Arc, time::Duration};
 
 fn fence_at(number: u64, line: u64) -> About {
-    let (first, last, since, whole, start, base) = (1, 0, 0, 0, 0, 0);
-    About { kind: Kind::Fence, first, last, since, whole, start, fence: number, base, line: Line(line), wall_secs: 0 }
+    let (first, last, since, whole, start, fence, base, there) = (1, 0, 0, 0, 0, number, 0, 0);
+    About { kind: Kind::Fence, first, last, since, whole, start, fence, base, there, line: Line(line), wall_secs: 0 }
 }
 
 /// Takes over, and ships blobs until it finds that somebody else does; returns what it was told that the store has.
@@ -41,13 +41,13 @@ async fn nobody_replaces_what_counts() {
         let store =
             Store::with_backend(backend, "memory:", StoreOptions::default(), Arc::new(SeededEntropy::new(seed)));
         // What somebody had under way, with a gap before it.
-        for number in [1, 2] {
+        for number in [0, 2, 3] {
             let about = About { kind: Kind::Log, last: 1, ..fence_at(0, 9) };
             let body = blob::encode(about, &[b"a record"]);
             store.put_blob(&names::log(number), body, PutMode::Create).await.expect("put");
         }
         let head = Head {
-            format_version: blob::FORMAT_VERSION,
+            format_version: crate::head::FORMAT_VERSION,
             begin: 0,
             end: 0,
             log: 0,

@@ -1,8 +1,10 @@
 //! What is shipped comes back: under faults of the store, with processes that end anywhere, with and without what their journal had.
 
+mod missing;
 mod objects;
 mod rig;
 mod taken;
+mod told;
 
 use rig::{LONG, Rig};
 use sluice_base::{SeededEntropy, Seq};
@@ -29,7 +31,7 @@ async fn all_of_it_comes_back_from_a_store_with_faults() {
                 process.shipper.finish(LONG).await.unwrap_or_else(|why| panic!("seed {seed}: {why}"));
             }
             rig.write(&process, 3);
-            process.shipper.stop();
+            process.end().await;
             match rig.restored().await {
                 Ok((keys, seq)) => {
                     assert!(rig.history[seq.0 as usize] == keys, "seed {seed}: not what was there at {seq:?}");
@@ -50,7 +52,7 @@ async fn damage_on_the_way_is_read_again_and_lasting_damage_is_told() {
     process.shipper.finish(LONG).await.expect("shipped");
     rig.write(&process, 20);
     process.shipper.finish(LONG).await.expect("shipped");
-    process.shipper.stop();
+    process.end().await;
     assert_eq!(process.shipper.status().behind_records, 0);
     let entry = rig.store.list_blobs("meta/log").await.expect("listed").pop().expect("a blob");
     let body = rig.store.get_blob(&entry.key).await.expect("a body");
@@ -86,7 +88,7 @@ async fn a_blob_whose_answer_was_lost_is_known_again() {
     assert!(!process.shipper.status().stopped);
     rig.write(&process, 5);
     process.shipper.finish(LONG).await.expect("shipped");
-    process.shipper.stop();
+    process.end().await;
     let (keys, seq) = rig.restored().await.expect("restored");
     assert!(seq == rig.log.last() && rig.history[seq.0 as usize] == keys);
 }
@@ -112,7 +114,7 @@ async fn a_checkpoint_larger_than_memory_comes_back_whole() {
         rig.history.clear();
         let process = rig.start(rig.log.last());
         process.shipper.finish(LONG).await.expect("shipped");
-        process.shipper.stop();
+        process.end().await;
         let dir = tempfile::tempdir().expect("a directory");
         let tables = LsmTables::open(dir.path(), LsmOptions::default()).expect("tables");
         let restored = restore(&rig.store, &tables, (Line(9), 0), |_, _| {}).await.expect("restored");

@@ -179,7 +179,7 @@ async fn lives(seed: u64) -> (usize, u64) {
         let (steps, acked) = (volume.rig.below(40), volume.acked);
         tokio::time::timeout(LONG, volume.live(&process, steps)).await.unwrap_or_else(|_| panic!("seed {seed}: stuck"));
         syncs += usize::from(volume.acked > acked);
-        process.shipper.stop();
+        process.end().await;
         let end = volume.rig.log.last();
         if volume.rig.below(2) == 0 {
             volume.lose_host(seed).await;

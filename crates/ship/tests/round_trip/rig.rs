@@ -6,6 +6,7 @@ use sluice_object::{FaultyBackend, MemoryBackend, Store, StoreOptions};
 use sluice_run::lock::Mutex;
 use sluice_ship::{Line, RestoreError, Restored, Shipper, ShipperParts, Tee, TeeLog, restore};
 use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc, time::Duration};
+use tokio::time::timeout;
 
 pub const LONG: Duration = Duration::from_secs(60);
 pub type Keys = BTreeMap<Vec<u8>, Vec<u8>>;
@@ -63,6 +64,14 @@ impl Bytes {
     }
 }
 
+impl Process {
+    /// Ends it; from then on it asks nothing of the store.
+    pub async fn end(&self) {
+        self.shipper.stop();
+        timeout(LONG, self.shipper.ended()).await.expect("it ends");
+    }
+}
+
 impl Rig {
     pub fn new(seed: u64) -> Self {
         let backend = Arc::new(FaultyBackend::new(MemoryBackend::default(), seed));
@@ -96,7 +105,9 @@ impl Rig {
         let meta = Arc::new(MetaStore::new(self.tables.clone(), log, self.log.last(), Options::default()));
         let entropy = Arc::new(SeededEntropy::new(self.below(u64::MAX)));
         let (tables, store, line) = (meta.clone(), self.store.clone(), self.line);
-        let shipper = Shipper::new(ShipperParts { tables, tee, store, clock, entropy, line, is_ahead });
+        let on_checkpoint = Box::new(|| Ok(()));
+        let parts = ShipperParts { tables, tee, store, clock, entropy, line, on_checkpoint, is_ahead };
+        let shipper = Shipper::new(parts);
         let runtime = sluice_run::task::handle(&tokio::runtime::Handle::current());
         let known = bytes.clone();
         shipper.begin(Box::new(move |whole, end| known.bound(whole, end)), &runtime);
@@ -160,6 +171,16 @@ impl Rig {
                 restored => return Ok((tables, restored?)),
             }
         }
+    }
+
+    /// Waits until it is so.
+    pub async fn until(&self, is_so: impl Fn(&Self) -> bool) {
+        let waits = async {
+            while !is_so(self) {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        timeout(LONG, waits).await.expect("it comes to that");
     }
 
     /// The host is gone, and what the store has goes on on another one.

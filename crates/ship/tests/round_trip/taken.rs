@@ -44,7 +44,7 @@ async fn a_fence_that_was_half_made_holds() {
     let process = rig.start(Seq(0));
     rig.write(&process, 5);
     process.shipper.finish(LONG).await.expect("shipped");
-    process.shipper.stop();
+    process.end().await;
     // The next one has bytes to store from before; once they are, it says so, in a blob without records.
     let bytes = Arc::new(Bytes::default());
     bytes.0.lock().objects.insert(ObjectId([1; 16]), rig.log.last().0 + 1);
@@ -61,7 +61,7 @@ async fn a_fence_that_was_half_made_holds() {
     let (shipper, last) = (process.shipper.clone(), rig.log.last());
     tokio::spawn(async move { shipper.shipped(last).await });
     blob(&rig, next + 6).await;
-    process.shipper.stop();
+    process.end().await;
 
     rig.backend.plan(RequestKind::Put, Fault::None);
     rig.backend.plan(RequestKind::Put, Fault::Hang);
@@ -76,7 +76,7 @@ async fn a_fence_that_was_half_made_holds() {
     let process = rig.start(Seq(0));
     rig.write(&process, 4);
     process.shipper.finish(LONG).await.expect("shipped");
-    process.shipper.stop();
+    process.end().await;
     let (keys, seq) = rig.restored().await.expect("restored");
     assert!(seq == rig.log.last() && keys == *rig.history.last().expect("some"));
 }
@@ -100,13 +100,13 @@ async fn a_checkpoint_that_is_late_does_no_harm() {
     let process = rig.start(Seq(0));
     rig.write(&process, 5);
     process.shipper.finish(LONG).await.expect("shipped");
-    process.shipper.stop();
+    process.end().await;
     let mut before = everything(&rig).await;
     // Without what was written before in its journal it needs another checkpoint.
     rig.write(&process, 1);
     let late = rig.start(rig.log.last());
     late.shipper.finish(LONG).await.expect("shipped");
-    late.shipper.stop();
+    late.end().await;
     // The store as it was before the head; what comes behind that in the log is not there either.
     let mut added = everything(&rig).await;
     added.retain(|key, _| !before.contains_key(key));
@@ -130,7 +130,7 @@ async fn a_checkpoint_that_is_late_does_no_harm() {
     rig.store.put_blob(&head, head_body, PutMode::Create).await.expect("put");
     rig.write(&process, 5);
     process.shipper.finish(LONG).await.expect("shipped");
-    process.shipper.stop();
+    process.end().await;
     let (keys, seq) = rig.restored().await.expect("restored");
     assert!(seq == rig.log.last() && keys == *rig.history.last().expect("some"));
 }
@@ -145,7 +145,7 @@ async fn damage_of_what_is_newest_is_replaced() {
         process.shipper.finish(LONG).await.expect("shipped");
         rig.write(&process, 5);
         process.shipper.finish(LONG).await.expect("shipped");
-        process.shipper.stop();
+        process.end().await;
         let newest = rig.store.list_blobs(directory).await.expect("listed").pop().expect("a blob").key;
         let mut body = rig.store.get_blob(&newest).await.expect("a body").to_vec();
         body[20] ^= 0x81;
@@ -160,7 +160,7 @@ async fn damage_of_what_is_newest_is_replaced() {
         process.shipper.finish(LONG).await.expect("shipped");
         rig.write(&process, 5);
         process.shipper.finish(LONG).await.expect("shipped");
-        process.shipper.stop();
+        process.end().await;
         let (keys, seq) = rig.restored().await.expect("restored");
         assert!(seq == rig.log.last() && keys == *rig.history.last().expect("some"));
     }
@@ -173,7 +173,7 @@ async fn another_line_is_left_alone() {
     let process = rig.start(Seq(0));
     rig.write(&process, 5);
     process.shipper.finish(LONG).await.expect("shipped");
-    process.shipper.stop();
+    process.end().await;
     let (_, restored) = rig.restore_as(Line(2)).await.expect("restored");
     assert_eq!(restored.seq, rig.log.last());
     for _ in 0..2 {

@@ -1,0 +1,82 @@
+//! Who waits is told.
+
+use crate::rig::{LONG, Rig, all_keys};
+use sluice_base::Seq;
+use sluice_object::backend::{Fault, RequestKind};
+use sluice_ship::{Line, RestoreError, begin_anew, survey};
+use tokio::time::timeout;
+
+/// A shipper that stops has nobody wait for ever.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_stop_is_told_to_whoever_waits() {
+    let mut rig = Rig::new(1);
+    let process = rig.start(Seq(0));
+    rig.write(&process, 5);
+    process.shipper.finish(LONG).await.expect("shipped");
+    rig.backend.plan(RequestKind::Put, Fault::Hang);
+    let (puts, last) = (rig.backend.count(RequestKind::Put), rig.log.last());
+    rig.write(&process, 1);
+    let (shipper, wanted) = (process.shipper.clone(), Seq(last.0 + 1));
+    let shipped = tokio::spawn(async move { shipper.shipped(wanted).await });
+    let shipper = process.shipper.clone();
+    let confirmed = tokio::spawn(async move { shipper.confirmed().await });
+    rig.until(|rig| rig.backend.count(RequestKind::Put) > puts).await;
+    process.end().await;
+    for told in [shipped, confirmed] {
+        let told = timeout(LONG, told).await.expect("it is told").expect("it ended");
+        assert_eq!(told, Err("shipping has ended".into()));
+    }
+    for later in [process.shipper.shipped(wanted).await, process.shipper.is_ours().await] {
+        assert!(later.is_err(), "also who comes later");
+    }
+    let before = rig.backend.count(RequestKind::Put);
+    assert_eq!(process.shipper.finish(LONG).await, Err("shipping has ended".into()));
+    assert_eq!(rig.backend.count(RequestKind::Put), before);
+}
+
+/// Whether a process is still the one that ships is asked of the store.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_recovery_elsewhere_is_noticed_by_who_asks() {
+    let mut rig = Rig::new(2);
+    let process = rig.start(Seq(0));
+    rig.write(&process, 5);
+    process.shipper.finish(LONG).await.expect("shipped");
+    process.shipper.is_ours().await.expect("it is");
+    process.shipper.confirmed().await.expect("it is");
+    let (tables, restored) = rig.restore_as(Line(2)).await.expect("restored");
+    assert_eq!((restored.seq, all_keys(&tables)), (rig.log.last(), rig.history.last().expect("some").clone()));
+    let why = process.shipper.confirmed().await.expect_err("it is another's");
+    assert!(why.contains("another process ships") && process.shipper.stopped() == Some(why.clone()), "{why}");
+    process.end().await;
+    // The next process of this directory knows before it ships or uploads anything.
+    let keys = rig.backend.inner().keys();
+    let old = rig.start(Seq(0));
+    let why = old.shipper.is_ours().await.expect_err("it is not");
+    assert!(why.contains("another line of changes"), "{why}");
+    old.end().await;
+    assert_eq!(rig.backend.inner().keys(), keys);
+}
+
+/// A volume that was made of something else: the old directory does not make the store its own, whoever comes first.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_that_begins_anew_is_of_its_line_at_once() {
+    let mut rig = Rig::new(3);
+    let process = rig.start(Seq(0));
+    rig.write(&process, 5);
+    process.shipper.finish(LONG).await.expect("shipped");
+    process.end().await;
+    begin_anew(&rig.store, (Line(2), Seq(3)), 0).await.expect("a store");
+    assert!(rig.store.list_blobs("meta/checkpoint").await.expect("listed").is_empty());
+    let found = survey(&rig.store).await.expect("a store");
+    assert_eq!((found.line, found.end, found.damage), (Some(Line(2)), None, None));
+    assert!(matches!(rig.restored().await, Err(RestoreError::Nothing(_))));
+    let old = rig.start(Seq(0));
+    let why = old.shipper.finish(LONG).await.expect_err("it is not of that line");
+    assert!(why.contains("another line of changes"), "{why}");
+    old.end().await;
+    rig.line = Line(2);
+    let new = rig.start(rig.log.last());
+    new.shipper.finish(LONG).await.expect("shipped");
+    new.end().await;
+    assert_eq!(rig.restored().await.expect("restored").1, rig.log.last());
+}

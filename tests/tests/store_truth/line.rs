@@ -1,0 +1,138 @@
+//! Of the directories of a volume one goes on with what the store has.
+
+use crate::{LIMIT, names_below, recover, wait_shipped};
+use sluice_tests::{Scratch, Volume, noise, run, wait_for};
+use std::{
+    fs::{self, File},
+    io::Write,
+    process::Command,
+};
+
+#[test]
+fn two_directories_of_one_volume_are_noticed() {
+    let scratch = Scratch::new();
+    let store = format!("file:{}", scratch.path().join("store").display());
+    let first = Volume::new().option("--store", &store);
+    let mount = first.up();
+    fs::write(mount.path("file"), b"one").unwrap();
+    mount.umount();
+    let mount = first.up();
+    fs::write(mount.path("file"), b"two").unwrap();
+    wait_shipped(&mount);
+    // The host is believed to be lost, and is not.
+    let second = Volume::new();
+    recover(&second, &store).ok();
+    fs::write(mount.path("file"), b"three").unwrap();
+    wait_for("the first one to notice", LIMIT, || mount.status()["metadata"]["stopped"] == true);
+    let trouble = mount.status()["metadata"]["trouble"].to_string();
+    assert!(trouble.contains("another process ships the metadata"), "{trouble}");
+    mount.kill9();
+    let mount = second.up();
+    assert_eq!(fs::read(mount.path("file")).unwrap(), b"two");
+    wait_shipped(&mount);
+    mount.umount();
+}
+
+/// A host that was given up comes back with its directory, which has as many changes as the store, or more.
+#[test]
+fn a_directory_whose_volume_goes_on_elsewhere_leaves_the_store_alone() {
+    let scratch = Scratch::new();
+    let path = scratch.path().join("store");
+    let store = format!("file:{}", path.display());
+    let first = Volume::new().option("--store", &store);
+    let mount = first.up();
+    fs::write(mount.path("file"), noise(1, 10_000)).unwrap();
+    fs::write(mount.path("gone"), noise(2, 10_000)).unwrap();
+    mount.umount();
+    let second = Volume::new();
+    recover(&second, &store).ok();
+    let shipped = names_below(&path.join("meta"));
+    let mount = first.up();
+    fs::write(mount.path("another"), noise(3, 10_000)).unwrap();
+    wait_for("it to notice", LIMIT, || mount.status()["metadata"]["stopped"] == true);
+    let trouble = mount.status()["metadata"]["trouble"].to_string();
+    assert!(
+        trouble.contains("another line of changes") && trouble.contains("sluice recover --from-store"),
+        "{trouble}"
+    );
+    assert!(!trouble.contains("  "), "{trouble}");
+    // What it has is still read there, and a sync that waits for the store is told.
+    assert!(fs::read(mount.path("file")).unwrap() == noise(1, 10_000));
+    mount.umount();
+    let mount = first.clone().option("--durability", "object").up();
+    let mut file = File::create(mount.path("synced")).unwrap();
+    file.write_all(b"text").unwrap();
+    assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()));
+    drop(file);
+    mount.umount();
+    assert_eq!(names_below(&path.join("meta")), shipped, "it has shipped");
+    // To the old directory the other's objects are unknown.
+    let mount = second.up();
+    fs::write(mount.path("other"), noise(4, 10_000)).unwrap();
+    mount.umount();
+    let gc = |volume: &Volume, more: &[&str]| {
+        volume.sluice(["gc", volume.dir().to_str().unwrap(), "--min-age", "0s"].iter().chain(more))
+    };
+    gc(&first, &["--delete"]).refused_with(&["another line of changes", "nothing was deleted"]);
+    let ran = gc(&first, &[]).ok();
+    assert!(ran.stderr.contains("another line of changes"), "{ran:?}");
+    gc(&second, &["--delete"]).ok();
+    let mount = second.up();
+    assert!(fs::read(mount.path("other")).unwrap() == noise(4, 10_000));
+    mount.umount();
+    second.fsck_is_clean();
+}
+
+#[test]
+fn an_older_copy_is_noticed() {
+    let scratch = Scratch::new();
+    let store = format!("file:{}", scratch.path().join("store").display());
+    let first = Volume::new().option("--store", &store);
+    first.up().umount();
+    let copy = Volume::new();
+    run(Command::new("cp").args(["-a"]).arg(first.dir()).arg(copy.dir()), LIMIT).ok();
+    let mount = first.up();
+    fs::write(mount.path("file"), b"two").unwrap();
+    mount.umount();
+    let mount = copy.up();
+    wait_for("the copy to notice", LIMIT, || mount.status()["metadata"]["stopped"] == true);
+    let trouble = mount.status()["metadata"]["trouble"].to_string();
+    assert!(trouble.contains("it is an older copy"), "{trouble}");
+    mount.kill9();
+}
+
+/// A volume that was made of a dump is the one that goes on, also before it was mounted.
+#[test]
+fn an_old_directory_does_not_take_the_store_of_a_loaded_volume() {
+    let scratch = Scratch::new();
+    let path = scratch.path().join("store");
+    let store = format!("file:{}", path.display());
+    let first = Volume::new().option("--store", &store);
+    let mount = first.up();
+    fs::write(mount.path("file"), noise(1, 10_000)).unwrap();
+    mount.umount();
+    let dump = scratch.path().join("dump");
+    first.sluice(["dump".as_ref(), first.dir().as_os_str(), dump.as_os_str()]).ok();
+    let second = Volume::new();
+    let dir = second.dir();
+    let load = ["load", dump.to_str().unwrap(), dir.to_str().unwrap(), "--store", &store, "--force"];
+    second.sluice(load).ok();
+    second.fsck_is_clean();
+    let shipped = names_below(&path.join("meta"));
+    let mount = first.up();
+    wait_for("it to notice", LIMIT, || mount.status()["metadata"]["stopped"] == true);
+    let trouble = mount.status()["metadata"]["trouble"].to_string();
+    assert!(trouble.contains("another line of changes"), "{trouble}");
+    mount.umount();
+    assert_eq!(names_below(&path.join("meta")), shipped, "it has shipped");
+    let mount = second.up();
+    fs::write(mount.path("later"), b"text").unwrap();
+    mount.umount();
+    second.fsck_is_clean();
+    let third = Volume::new();
+    recover(&third, &store).ok();
+    let mount = third.up();
+    assert!(fs::read(mount.path("file")).unwrap() == noise(1, 10_000));
+    assert_eq!(fs::read(mount.path("later")).unwrap(), b"text");
+    mount.umount();
+}

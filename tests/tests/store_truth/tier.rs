@@ -1,0 +1,292 @@
+//! What a sync waits for.
+
+use crate::{LIMIT, recover, wait_shipped};
+use sluice_tests::{Gateway, Mount, Ran, Server, Volume, noise, wait_for};
+use std::{
+    fs::{self, File},
+    io::Write,
+    os::unix::fs::OpenOptionsExt,
+    time::Duration,
+};
+
+/// Inline, packed, and in a slot of its own.
+const LENS: [usize; 4] = [100, 8192, 40_000, 300_000];
+
+/// What the file with this name was written with.
+fn synced(name: &str) -> Vec<u8> {
+    let numbers = name.split_once('-').and_then(|(writer, number)| Some((writer.parse().ok()?, number.parse().ok()?)));
+    let (writer, number): (u64, usize) = numbers.expect("two numbers");
+    noise(writer * 10 + number as u64, LENS[number])
+}
+
+/// Files by several writers at once, whose fsyncs share what they wait for. A directory's fsync is for its names.
+fn write_synced(mount: &Mount, writers: usize) {
+    std::thread::scope(|scope| {
+        for writer in 0..writers {
+            scope.spawn(move || {
+                for name in (0..LENS.len()).map(|number| format!("{writer}-{number}")) {
+                    let mut file = File::create_new(mount.path(&name)).unwrap();
+                    file.write_all(&synced(&name)).unwrap();
+                    file.sync_all().unwrap();
+                }
+            });
+        }
+    });
+    fs::create_dir(mount.path("directory")).unwrap();
+    fs::rename(mount.path("0-0"), mount.path("directory/renamed")).unwrap();
+    File::open(mount.path("directory")).unwrap().sync_all().unwrap();
+}
+
+fn check_synced(mount: &Mount, writers: usize, wanted: impl Fn(&str) -> Vec<u8>) {
+    for name in (0..writers).flat_map(|writer| (0..LENS.len()).map(move |number| format!("{writer}-{number}"))) {
+        let path = if name == "0-0" { "directory/renamed" } else { &name };
+        assert!(fs::read(mount.path(path)).unwrap() == wanted(&name), "{name} differs");
+    }
+}
+
+/// In tier `object` what fsync returned for is in the store: the host may be lost in that moment.
+#[test]
+fn what_fsync_returned_for_survives_its_host() {
+    let mut gateway = Gateway::new();
+    gateway.bucket("bucket");
+    let store = gateway.url("bucket", "volume");
+    let object = |volume: Volume| volume.option("--durability", "object").option("--upload-delay", "1h");
+    let first = object(gateway.credentials(Volume::new()).option("--store", &store));
+    let mount = first.up();
+    assert_eq!(mount.status()["numbers"]["tier"], "object");
+    write_synced(&mount, 4);
+    mount.kill9();
+    fs::remove_dir_all(first.dir()).unwrap();
+    let second = object(gateway.credentials(Volume::new()));
+    let ran = recover(&second, &store).ok();
+    assert!(!ran.stderr.contains("had not arrived"), "{ran:?}");
+    let mount = second.up();
+    check_synced(&mount, 4, synced);
+    mount.umount();
+    second.fsck_is_clean();
+    gateway.stop();
+}
+
+/// The same of a served volume whose tier it is: mount and server may both be lost, with all that they have.
+#[test]
+fn what_fsync_returned_for_survives_mount_and_server() {
+    let mut gateway = Gateway::new();
+    gateway.bucket("bucket");
+    let store = gateway.url("bucket", "volume");
+    let volume = gateway.credentials(Volume::new());
+    let dir = volume.dir();
+    let dir = dir.to_str().unwrap();
+    volume.sluice(["format", dir, "--store", &store, "--durability", "object"]).ok();
+    let mut server = Server::of(volume.clone(), &[]);
+    let mount = server.try_mount("a", &["--upload-delay", "1h"]).unwrap();
+    let other = server.try_mount("b", &["--upload-delay", "1h", "--durability", "journal"]).unwrap();
+    assert_eq!((mount.tier(), other.tier()), ("object".into(), "journal".into()));
+    // Its bytes are nobody's business here.
+    fs::write(other.path("of the other"), noise(77, 300_000)).unwrap();
+    write_synced(&mount, 12);
+    let sync = rustix::fs::OFlags::SYNC.bits() as i32;
+    let mut file = File::options().write(true).create_new(true).custom_flags(sync).open(mount.path("o_sync")).unwrap();
+    file.write_all(&noise(500, 50_000)).unwrap();
+    // Again into what is synced, and still open when the end comes.
+    let mut again = File::options().write(true).open(mount.path("1-3")).unwrap();
+    again.write_all(&noise(501, 200_000)).unwrap();
+    again.sync_data().unwrap();
+    drop((file, again));
+    mount.kill9();
+    server.kill9();
+    other.kill9();
+    for name in ["volume", "a.journal", "b.journal"] {
+        fs::remove_dir_all(volume.mountpoint().with_file_name(name)).unwrap();
+    }
+
+    let second = gateway.credentials(Volume::new());
+    recover(&second, &store).ok();
+    let mount = second.up();
+    assert_eq!(mount.tier(), "object", "it is the volume's");
+    check_synced(&mount, 12, |name| {
+        let mut wanted = synced(name);
+        if name == "1-3" {
+            wanted[..200_000].copy_from_slice(&noise(501, 200_000));
+        }
+        wanted
+    });
+    assert!(fs::read(mount.path("o_sync")).unwrap() == noise(500, 50_000));
+    mount.umount();
+    gateway.stop();
+}
+
+/// The store is away: a sync of a served volume's mount waits for it, other work does not.
+#[test]
+fn fsync_of_a_served_volume_waits_for_the_store() {
+    let mut gateway = Gateway::new();
+    gateway.bucket("bucket");
+    let volume = gateway.credentials(Volume::new());
+    let mut server = Server::over(volume, &gateway.url("bucket", "volume"), &[]);
+    let mount = server.try_mount("a", &["--durability", "object"]).unwrap();
+    let mut file = File::create_new(mount.path("file")).unwrap();
+    file.write_all(&noise(1, 8192)).unwrap();
+    file.sync_all().unwrap();
+    gateway.stop();
+    // Inline: nothing but metadata is to be stored, which is the server's.
+    let small = File::create_new(mount.path("small")).unwrap();
+    (&small).write_all(b"text").unwrap();
+    file.write_all(&noise(2, 8192)).unwrap();
+    std::thread::scope(|scope| {
+        let waits = [scope.spawn(|| file.sync_all()), scope.spawn(|| small.sync_all())];
+        fs::write(mount.path("another"), b"text").unwrap();
+        assert_eq!(fs::read(mount.path("another")).unwrap(), b"text");
+        // Longer than an answer of the server is waited for.
+        let watch = sluice_tests::Stopwatch::start();
+        wait_for("some time", LIMIT, || watch.elapsed() > Duration::from_secs(18));
+        assert!(waits.iter().all(|waits| !waits.is_finished()), "the store is away");
+        server.kill9();
+        server.start();
+        gateway.start();
+        waits.into_iter().for_each(|waits| waits.join().unwrap().unwrap());
+    });
+    drop((file, small));
+    mount.umount();
+    server.stop();
+    gateway.stop();
+}
+
+/// The tier is the volume's, unless a mount says otherwise; one that does not exist is refused.
+#[test]
+fn the_tier_is_the_volumes() {
+    let volume = Volume::new();
+    let dir = volume.dir();
+    let format =
+        |tier: &str| volume.sluice(["format", dir.to_str().unwrap(), "--store", "file:objects", "--durability", tier]);
+    let refused = |ran: Ran, why: &str| assert!(ran.code == Some(2) && ran.stderr.contains(why), "{ran:?}");
+    refused(format("replicated"), "is not built yet: choose journal or object");
+    refused(format("best"), "no tier `best`");
+    assert!(format("object").ok().stdout.contains("tier object"));
+    let mount = volume.up();
+    assert_eq!(mount.tier(), "object");
+    mount.umount();
+    let mount = volume.clone().option("--durability", "journal").up();
+    assert_eq!(mount.tier(), "journal");
+    mount.umount();
+    let tried = volume.clone().option("--durability", "replicated").try_up().map(Mount::umount);
+    refused(tried.expect_err("refused"), "not built yet");
+    let server = Server::of(volume.clone(), &[]);
+    let mount = server.mount("a");
+    assert_eq!(mount.tier(), "object");
+    mount.umount();
+    let tried = server.try_mount("a", &["--durability", "replicated"]).map(Mount::umount);
+    refused(tried.expect_err("refused"), "not built yet");
+    drop(server);
+    // By hand, or by a newer sluice.
+    let config = dir.join("meta/volume.json");
+    let text = fs::read_to_string(&config).unwrap().replace("\"object\"", "\"replicated\"");
+    fs::write(&config, text).unwrap();
+    let tried = volume.try_up().map(Mount::umount).expect_err("refused");
+    assert!(tried.stderr.contains("not built yet"), "{tried:?}");
+}
+
+/// fsync waits for a store that is away, and ends well when it is back; nothing else waits.
+#[test]
+fn fsync_waits_for_the_store_in_tier_object() {
+    let mut gateway = Gateway::new();
+    gateway.bucket("bucket");
+    let store = gateway.url("bucket", "volume");
+    let volume = gateway.credentials(Volume::new()).option("--store", &store).option("--durability", "object");
+    let mount = volume.up();
+    let mut file = File::create_new(mount.path("file")).unwrap();
+    file.write_all(&noise(1, 8192)).unwrap();
+    file.sync_all().unwrap();
+    gateway.stop();
+    file.write_all(&noise(2, 8192)).unwrap();
+    let synced = std::thread::scope(|scope| {
+        let waits = scope.spawn(|| file.sync_all());
+        fs::write(mount.path("another"), b"text").unwrap();
+        assert_eq!(fs::read(mount.path("another")).unwrap(), b"text");
+        assert!(!waits.is_finished(), "the store is away");
+        gateway.start();
+        waits.join().unwrap()
+    });
+    synced.unwrap();
+    drop(file);
+    mount.umount();
+    gateway.stop();
+}
+
+/// A volume of tier `object` whose host is lost after the store took names, but not the bytes that two syncs waited for: `kept` was synced before,
+/// and is overwritten; `never` is new; `removed` was synced, and goes.
+fn names_without_bytes() -> (Gateway, String, Volume) {
+    let gateway = Gateway::new();
+    gateway.bucket("bucket");
+    let store = gateway.url("bucket", "volume");
+    let volume = gateway.credentials(Volume::new()).option("--store", &store).option("--durability", "object");
+    let mount = volume.up();
+    let root = mount.root().to_owned();
+    let sync = |name: &str, seed: u64| {
+        let mut file = File::options().write(true).create(true).truncate(false).open(root.join(name))?;
+        file.write_all(&noise(seed, 20_000))?;
+        file.sync_all()
+    };
+    sync("kept", 1).unwrap();
+    sync("removed", 2).unwrap();
+    let objects = gateway.buckets().join("bucket/volume/objects");
+    let aside = objects.with_file_name("aside");
+    fs::rename(&objects, &aside).unwrap();
+    // No object has a place in this.
+    fs::write(&objects, b"").unwrap();
+    std::thread::scope(|scope| {
+        let syncs = [scope.spawn(|| sync("kept", 3)), scope.spawn(|| sync("never", 4))];
+        wait_for("both to be written", LIMIT, || {
+            root.join("never").metadata().is_ok_and(|found| found.len() == 20_000)
+        });
+        fs::remove_file(root.join("removed")).unwrap();
+        wait_shipped(&mount);
+        assert!(syncs.iter().all(|sync| !sync.is_finished()), "bytes are not there");
+        mount.kill9();
+        syncs.into_iter().for_each(|sync| drop(sync.join().unwrap().expect_err("it was killed")));
+    });
+    fs::remove_file(&objects).unwrap();
+    fs::rename(&aside, &objects).unwrap();
+    (gateway, store, volume)
+}
+
+/// What was synced before is there, and nothing else in its place.
+#[test]
+fn names_that_arrived_before_their_bytes_do_not_count() {
+    let (mut gateway, store, first) = names_without_bytes();
+    fs::remove_dir_all(first.dir()).unwrap();
+    let second = gateway.credentials(Volume::new());
+    let ran = recover(&second, &store).ok();
+    assert!(ran.stdout.contains("were left out") && !ran.stderr.contains("had not arrived"), "{ran:?}");
+    let mount = second.up();
+    assert!(fs::read(mount.path("kept")).unwrap() == noise(1, 20_000));
+    assert!(fs::read(mount.path("removed")).unwrap() == noise(2, 20_000));
+    assert_eq!(fs::metadata(mount.path("never")).map_or(0, |found| found.len()), 0, "its name may be there");
+    mount.umount();
+    second.fsck_is_clean();
+    gateway.stop();
+}
+
+/// Only the process was lost: the next one has the bytes in its journal, stores them, and ships what is missing in the store.
+#[test]
+fn names_that_arrived_before_their_bytes_get_them_from_the_journal() {
+    let (mut gateway, store, first) = names_without_bytes();
+    let mount = first.up();
+    let sync = |mount: &Mount, name: &str, seed| {
+        let mut file = File::create(mount.path(name)).unwrap();
+        file.write_all(&noise(seed, 20_000)).unwrap();
+        file.sync_all().unwrap();
+    };
+    sync(&mount, "later", 5);
+    mount.kill9();
+    fs::remove_dir_all(first.dir()).unwrap();
+    let second = gateway.credentials(Volume::new()).option("--durability", "object");
+    recover(&second, &store).ok();
+    let mount = second.up();
+    for (name, seed) in [("kept", 3), ("never", 4), ("later", 5)] {
+        assert!(fs::read(mount.path(name)).unwrap() == noise(seed, 20_000), "{name}");
+    }
+    assert!(!mount.path("removed").exists());
+    sync(&mount, "last", 6);
+    mount.umount();
+    second.fsck_is_clean();
+    gateway.stop();
+}
