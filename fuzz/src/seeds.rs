@@ -180,6 +180,7 @@ fn session() -> SessionState {
         session: SessionId(3),
         epoch: 1,
         life: 2,
+        line: 6,
         lease_ms: 15_000,
         number: 1000,
         pushes: 20,

@@ -46,7 +46,7 @@ pub enum HandOverError {
 }
 
 /// The layout, which is written and read.
-pub const FORMAT: u32 = 2;
+pub const FORMAT: u32 = 3;
 /// The longest state: 3.9 million open files, or some 2 million names that the kernel knows.
 pub const BYTES_MAX: u64 = 64 << 20;
 
@@ -105,14 +105,14 @@ impl HandOver {
     pub fn decode(bytes: &[u8]) -> Result<Self, HandOverError> {
         let (prefix, rest) = Prefix::ref_from_prefix(bytes).map_err(|_| HandOverError::Damaged)?;
         match (prefix.magic, prefix.format.get()) {
-            (MAGIC, FORMAT) => decode_2(rest).ok_or(HandOverError::Damaged),
+            (MAGIC, FORMAT) => decode_3(rest).ok_or(HandOverError::Damaged),
             (MAGIC, found) => Err(HandOverError::Format { found }),
             _ => Err(HandOverError::Damaged),
         }
     }
 }
 
-fn decode_2(bytes: &[u8]) -> Option<HandOver> {
+fn decode_3(bytes: &[u8]) -> Option<HandOver> {
     let (header, rest) = Header::ref_from_prefix(bytes).ok()?;
     let negotiated = Negotiated {
         minor: header.minor.get(),
@@ -190,6 +190,7 @@ mod tests {
             session: SessionId(4),
             epoch: 2,
             life: 3,
+            line: 79,
             lease_ms: 15_000,
             number: 77,
             pushes: 78,
@@ -234,8 +235,8 @@ mod tests {
         let longer = [&bytes[..], &[0]].concat();
         assert_eq!(HandOver::decode(&longer), Err(HandOverError::Damaged));
         let mut newer = bytes.clone();
-        newer[4] = 3;
-        assert_eq!(HandOver::decode(&newer), Err(HandOverError::Format { found: 3 }));
+        newer[4] = 4;
+        assert_eq!(HandOver::decode(&newer), Err(HandOverError::Format { found: 4 }));
         let mut unordered = state();
         unordered.open.files.swap(0, 1);
         assert_eq!(HandOver::decode(&unordered.encode()), Err(HandOverError::Damaged));

@@ -153,14 +153,18 @@ impl Namespace {
 
     /// The number of the line of changes that these tables belong to: `fresh` where they have none yet.
     pub fn line(&self, fresh: u64) -> Result<u64> {
-        let key = keys::volume(LINE);
-        let known = self.store.snapshot().get(&key)?;
-        if let Some(known) = known {
-            let number =
-                known.as_ref().try_into().map_err(|_| Error::Corrupt("the number of the line is damaged".into()))?;
-            return Ok(u64::from_le_bytes(number));
+        match self.known_line()? {
+            Some(number) => Ok(number),
+            None => self.begin_line(fresh).map(|()| fresh),
         }
-        self.begin_line(fresh).map(|()| fresh)
+    }
+
+    /// The same; none where they have none yet.
+    pub fn known_line(&self) -> Result<Option<u64>> {
+        let Some(known) = self.store.snapshot().get(&keys::volume(LINE))? else { return Ok(None) };
+        let number = known.as_ref().try_into();
+        let number = number.map_err(|_| Error::Corrupt("the number of the line is damaged".into()))?;
+        Ok(Some(u64::from_le_bytes(number)))
     }
 
     /// Another line begins here.

@@ -290,3 +290,42 @@ fn names_that_arrived_before_their_bytes_get_them_from_the_journal() {
     second.fsck_is_clean();
     gateway.stop();
 }
+
+/// To be survived: the server's host is lost while a mount waits in an fsync, and the volume is recovered from its store at the old address. What the
+/// mount has published, the server had answered, and is not there, is no success.
+#[test]
+fn a_sync_is_not_answered_by_a_server_of_another_line() {
+    let mut gateway = Gateway::new();
+    gateway.bucket("bucket");
+    let store = gateway.url("bucket", "volume");
+    let volume = gateway.credentials(Volume::new());
+    let mut server = Server::over(volume.clone(), &store, &[]);
+    let mount = server.try_mount("a", &["--durability", "object"]).unwrap();
+    let sync = |name: &str| {
+        let mut file = File::create(mount.path(name))?;
+        file.write_all(b"text")?;
+        file.sync_all()
+    };
+    sync("before").unwrap();
+    gateway.stop();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| sync("lost"));
+        // Published, and answered.
+        wait_for("its name", LIMIT, || mount.path("lost").metadata().is_ok_and(|found| found.len() == 4));
+        server.kill9();
+        gateway.start();
+        fs::remove_dir_all(volume.dir()).unwrap();
+        recover(&volume, &store).ok();
+        server.start();
+        let outcome = waits.join().unwrap().map_err(|error| error.raw_os_error());
+        assert_eq!(outcome, Err(Some(rustix::io::Errno::IO.raw_os_error())));
+    });
+    let log = mount.log();
+    assert!(log.contains("recovered from its store since"), "{log}");
+    // It goes on.
+    sync("after").unwrap();
+    assert_eq!(fs::read(mount.path("before")).unwrap(), b"text");
+    mount.umount();
+    server.stop();
+    gateway.stop();
+}

@@ -35,11 +35,24 @@ pub(super) fn decode(bytes: &[u8]) -> Option<(Vec<Parked>, Option<SessionState>)
 }
 
 fn put_session(state: &SessionState, out: &mut Vec<u8>) {
-    let SessionState { session, epoch, life, lease_ms, number, pushes, held, released, lost, dropped, locks, known } =
-        state;
+    let SessionState {
+        session,
+        epoch,
+        life,
+        line,
+        lease_ms,
+        number,
+        pushes,
+        held,
+        released,
+        lost,
+        dropped,
+        locks,
+        known,
+    } = state;
     session.0.put(out);
     [*epoch, *life, *lease_ms].iter().for_each(|word| word.put(out));
-    [*number, *pushes].iter().for_each(|word| word.put(out));
+    [*number, *pushes, *line].iter().for_each(|word| word.put(out));
     put_inos(held, out);
     put_inos(released, out);
     for losses in [lost, dropped] {
@@ -75,6 +88,7 @@ fn take_session(from: &mut Reader<'_>) -> Option<SessionState> {
         lease_ms: Wire::take(from)?,
         number: Wire::take(from)?,
         pushes: Wire::take(from)?,
+        line: Wire::take(from)?,
         held: take_inos(from)?,
         released: take_inos(from)?,
         lost: take_losses(from)?,

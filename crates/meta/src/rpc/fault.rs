@@ -45,6 +45,11 @@ pub enum Fault {
     /// What was written under a lock comes too late: the lease ended, and others may have the lock.
     #[error("the lease ended, and with it the locks under which this was written")]
     LocksLost,
+    /// The server goes on with another line of changes, this one: what it was asked about it may never have had.
+    #[error(
+        "the volume was recovered from its store since, and goes on without what the store had not: what was written before may be lost"
+    )]
+    OtherLine(u64),
     /// The server failed.
     #[error("the server failed: {0}")]
     Server(String),
@@ -82,6 +87,7 @@ impl Fault {
             Fault::TooManyOpen => 41,
             Fault::Server(text) => return (42, text.clone()),
             Fault::LocksLost => 43,
+            Fault::OtherLine(line) => return (44, line.to_string()),
         };
         (code, text)
     }
@@ -102,6 +108,7 @@ impl Fault {
             40 => Fault::Forgotten,
             41 => Fault::TooManyOpen,
             43 => Fault::LocksLost,
+            44 => Fault::OtherLine(text.parse().unwrap_or_default()),
             _ => Fault::Server(text.into()),
         }
     }

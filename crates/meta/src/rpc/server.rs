@@ -115,7 +115,9 @@ pub struct Server {
 impl Server {
     /// A server of a volume that nobody else serves or mounts. Sessions of an earlier run are in grace from `now` on.
     pub fn open(names: Arc<Namespace>, settings: Settings, now: Duration) -> Result<Self> {
-        let mut state = State::new(settings, names.begin_life()?, names.store().clone());
+        // A volume without one was never opened to be shipped.
+        let (life, line) = (names.begin_life()?, names.known_line()?.unwrap_or(0));
+        let mut state = State::new(settings, (life, line), names.store().clone());
         for (session, record) in names.sessions()?.into_iter().filter(|(_, record)| !record.left) {
             let kept = names.kept_numbers(session)?;
             state.load(session, record, kept, now);

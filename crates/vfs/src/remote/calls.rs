@@ -83,6 +83,8 @@ pub struct Session {
     numbers: Mutex<Numbers>,
     /// The run of the server that has all that an earlier one answered.
     pub(super) life: AtomicU32,
+    /// The line of changes of the server when it answered first, or since somebody was told that it is another one.
+    pub(super) line: AtomicU64,
     pub(super) retained: Retained,
 }
 
@@ -93,11 +95,19 @@ struct Numbers {
 }
 
 impl Session {
-    pub(super) fn new(id: SessionId, epoch: u32, lease: Duration, last_number: u64, pushes: u64, life: u32) -> Self {
+    pub(super) fn new(
+        id: SessionId,
+        epoch: u32,
+        lease: Duration,
+        last_number: u64,
+        pushes: u64,
+        (life, line): (u32, u64),
+    ) -> Self {
         let retained = Retained::default();
         retained.begin_life(life);
         Self {
             life: AtomicU32::new(life),
+            line: AtomicU64::new(line),
             retained,
             id,
             pushes,
@@ -394,7 +404,13 @@ impl Remote {
                 self.on_a_thread(|remote| remote.ask(&Renew {}).map(drop)).await?;
                 Ok(None)
             }
-            Err(fault) => Err(failed(fault)),
+            Err(fault) => {
+                if let Fault::OtherLine(line) = fault {
+                    // This is told once: what is written from now on is of that line.
+                    self.session.line.store(line, SeqCst);
+                }
+                Err(failed(fault))
+            }
         }
     }
 

@@ -29,6 +29,8 @@ pub struct SessionState {
     pub epoch: u32,
     /// The run of the server that has all that was answered.
     pub life: u32,
+    /// The line of changes of that server.
+    pub line: u64,
     /// The lease in milliseconds.
     pub lease_ms: u32,
     /// The last number that was given to a change.
@@ -148,12 +150,12 @@ impl Remote {
         clock: Arc<dyn Clock>,
         boot: [u8; 16],
     ) -> Result<Self> {
-        let SessionState { session, epoch, life, lease_ms, number, pushes, .. } = state;
+        let SessionState { session, epoch, life, line, lease_ms, number, pushes, .. } = state;
         if !session::is_of(&own, session, epoch)? {
             return Err(Error::Corrupt("the mount's own log, which is of another session".into()));
         }
         let lease = Duration::from_millis(lease_ms.into());
-        let remote = Self::of(link, Session::new(session, epoch, lease, number, pushes, life), own, clock);
+        let remote = Self::of(link, Session::new(session, epoch, lease, number, pushes, (life, line)), own, clock);
         *remote.held.lock() = state.held.into_iter().collect();
         *remote.released.lock() = state.released;
         remote.session.retained.inherit_lost(state.lost);
@@ -197,6 +199,7 @@ impl Remote {
             session: self.session.id,
             epoch: self.session.epoch.load(SeqCst) as u32,
             life: self.session.life.load(SeqCst),
+            line: self.session.line.load(SeqCst),
             lease_ms: u32::try_from(self.session.lease().as_millis()).unwrap_or(u32::MAX),
             number: self.session.last_number(),
             pushes: self.cache.taken(),

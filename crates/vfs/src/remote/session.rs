@@ -94,7 +94,14 @@ pub fn take_up(link: &dyn Link, own: &MetaStore, name: &[u8], entropy: &dyn Entr
             // Numbers of a session that has ended say nothing in another: what was sent under them goes again.
             publish::forget_sent(own)?;
             let (life, begun) = asked(link, &Begin { name }).map_err(failed)?;
-            Session::new(begun.session, begun.epoch, Duration::from_millis(begun.lease_ms.into()), 0, 0, life)
+            Session::new(
+                begun.session,
+                begun.epoch,
+                Duration::from_millis(begun.lease_ms.into()),
+                0,
+                0,
+                (life, begun.line),
+            )
         }
     };
     // In the log before any change of the session, so a power loss takes both or none.
@@ -111,7 +118,7 @@ fn take_over(link: &dyn Link, own: &MetaStore, left: Left, entropy: &dyn Entropy
         Ok((life, answer)) => {
             let lease = Duration::from_millis(answer.lease_ms.into());
             let numbers = if Bug::NumbersStartAgain.is_planted() { 0 } else { answer.numbers };
-            Ok(Some(Session::new(session, answer.epoch, lease, numbers, answer.pushes, life)))
+            Ok(Some(Session::new(session, answer.epoch, lease, numbers, answer.pushes, (life, answer.line))))
         }
         Err(Fault::Ended) => {
             tracing::warn!(%session, "the session had ended: another one begins, and what the journal holds is published");

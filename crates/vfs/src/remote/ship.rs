@@ -4,7 +4,11 @@ use super::Remote;
 use futures::future::{Either, select};
 use sluice_meta::rpc::message::Ship;
 use sluice_run::lock::Mutex;
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{
+    pin::pin,
+    sync::{Arc, atomic::Ordering::SeqCst},
+    time::Duration,
+};
 use tokio::sync::{Semaphore, oneshot};
 
 /// Questions under way at once: an answer lasts as long as a request to the store, and a peer may have 64 under way. Who comes meanwhile
@@ -62,7 +66,9 @@ impl Remote {
     }
 
     async fn ask_shipped(self: &Arc<Self>) -> Outcome {
-        while self.ask_later(&Ship {}, ANSWER_TIME).await.map_err(|error| error.to_string())?.is_none() {}
+        // Of the server as it was: it may be recovered from its store while it is asked.
+        let line = self.session.line.load(SeqCst);
+        while self.ask_later(&Ship { line }, ANSWER_TIME).await.map_err(|error| error.to_string())?.is_none() {}
         Ok(())
     }
 }

@@ -18,6 +18,8 @@ messages! {
         epoch: u32,
         /// The lease, in milliseconds.
         lease_ms: u32,
+        /// The server's line of changes.
+        line: u64,
     }
     /// Goes on with a session over a new connection, after a restart of the server, or after the lease ended. Needs none.
     Resume {
@@ -42,6 +44,8 @@ messages! {
         pushes: u64,
         /// The highest number of a change whose result is kept, or was seen.
         numbers: u64,
+        /// The server's line of changes.
+        line: u64,
     }
     /// Renews the lease, as every other request does.
     Renew {}
@@ -68,8 +72,12 @@ messages! {
         /// The record.
         record: u64,
     }
-    /// Answered when the store has the metadata as the server has it now: with whatever it answered before.
-    Ship {}
+    /// Answered when the store has the metadata as the server has it now: with whatever it answered before, on this line. A server that was
+    /// recovered from its store is of another one.
+    Ship {
+        /// The line of changes of the server that answered before.
+        line: u64,
+    }
     /// After a [`Resume`] in a new run of the server: all that the earlier one answered, and that it may have lost, was sent again.
     Resent {}
     /// A session as status shows it.

@@ -141,7 +141,7 @@ impl Stuff {
             Request::ListSessions(ListSessions {}),
             Request::SyncLog(SyncLog { life: self.c, record: self.b }),
             Request::Resent(Resent {}),
-            Request::Ship(Ship {}),
+            Request::Ship(Ship { line: self.a }),
         ]
     }
 
@@ -173,6 +173,7 @@ impl Stuff {
             Fault::Expired,
             Fault::Ended,
             Fault::LocksLost,
+            Fault::OtherLine(self.a),
             Fault::NotResumed,
             Fault::Malformed,
             Fault::Version(self.choice),
@@ -263,9 +264,9 @@ fn replies(stuff: &Stuff) {
     returns::<Rename<'_>>(stuff, stuff.yes.then_some(unlinked));
     returns::<Setxattr<'_>>(stuff, ());
     returns::<ForgetObject>(stuff, stuff.yes);
-    returns::<Begin<'_>>(stuff, Begun { session, epoch, lease_ms });
+    returns::<Begin<'_>>(stuff, Begun { session, epoch, lease_ms, line: stuff.a });
     let kept = stuff.yes;
-    returns::<Resume>(stuff, Resumed { epoch, lease_ms, kept, pushes, numbers: stuff.b });
+    returns::<Resume>(stuff, Resumed { epoch, lease_ms, kept, pushes, numbers: stuff.b, line: stuff.a });
     let status = SessionStatus { session, epoch, name, state, left_ms, inodes, open, pushes };
     returns::<SyncLog>(stuff, stuff.yes);
     returns::<ListSessions>(stuff, vec![status]);

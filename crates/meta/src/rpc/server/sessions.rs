@@ -20,7 +20,7 @@ impl Server {
         state.lapse(now);
         state.begin(begun.value, name, now);
         let peer = Peer { session: begun.value, epoch: 1 };
-        let value = Begun { session: peer.session, epoch: peer.epoch, lease_ms: lease_ms(&state) };
+        let value = Begun { session: peer.session, epoch: peer.epoch, lease_ms: lease_ms(&state), line: state.line };
         Ok(bound(&state, peer, &value, begun.seq))
     }
 
@@ -72,7 +72,7 @@ impl Server {
         let pushes = client.outbox.stamp();
         state.connected(peer.session);
         let (lease_ms, numbers) = (lease_ms(&state), state.highest_number(peer.session));
-        let value = Resumed { epoch: peer.epoch, lease_ms, kept, pushes, numbers };
+        let value = Resumed { epoch: peer.epoch, lease_ms, kept, pushes, numbers, line: state.line };
         Ok(bound(&state, peer, &value, durable))
     }
 
@@ -103,7 +103,10 @@ impl Server {
                 let body = state.head(peer.session, false, renewed).encode(Ok(&encode(&is_ours)));
                 return Ok(Outcome::Reply(Reply { body, durable, stored: false, bind: None }));
             }
-            Request::Ship(Ship {}) => {
+            Request::Ship(Ship { line }) => {
+                if *line != state.line {
+                    return Err(Fault::OtherLine(state.line));
+                }
                 let body = state.head(peer.session, false, renewed).encode(Ok(&[]));
                 let durable = self.names.store().visible();
                 return Ok(Outcome::Reply(Reply { body, durable, stored: true, bind: None }));

@@ -49,6 +49,8 @@ pub(super) struct State {
     pub settings: Settings,
     /// The run of the server.
     pub life: u32,
+    /// Of the volume's changes.
+    pub line: u64,
     store: Arc<MetaStore>,
     pub sessions: Sessions,
     pub interest: Interest,
@@ -72,10 +74,11 @@ pub(super) struct State {
 }
 
 impl State {
-    pub fn new(settings: Settings, life: u32, store: Arc<MetaStore>) -> Self {
+    pub fn new(settings: Settings, (life, line): (u32, u64), store: Arc<MetaStore>) -> Self {
         Self {
             settings,
             life,
+            line,
             store,
             sessions: Sessions::new(settings.lease),
             interest: Interest::new(settings.inodes_max),

@@ -53,8 +53,10 @@ fn answers_say_what_is_durable() {
         |outcome: &Outcome| matches!(outcome, Outcome::Reply(Reply { durable, .. }) if durable.0 == head.record);
     assert!(durable(&sync(1)) && answer::<SyncLog>(&sync(1)).answer.expect("answered").value);
     assert!(!durable(&sync(2)) && !answer::<SyncLog>(&sync(2)).answer.expect("answered").value, "another run");
-    let shipped = rig.send(peer, &Ship {});
+    let shipped = rig.send(peer, &Ship { line: 0 });
     assert!(matches!(shipped, Outcome::Reply(Reply { durable, stored: true, .. }) if durable.0 >= head.record));
+    let other = rig.ask(peer, &Ship { line: 7 });
+    assert!(matches!(other, Err(Fault::OtherLine(0))), "what it asks about was written elsewhere: {other:?}");
     rig.sync();
     assert!(answer::<Renew>(&rig.send(peer, &Renew {})).head.synced >= head.record);
     let rig = rig.restart();
