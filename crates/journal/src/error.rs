@@ -35,9 +35,9 @@ pub enum JournalError {
     },
     /// Records that were durable are damaged or missing.
     #[error(
-        "journal segment {segment} ({}) is damaged at byte {offset}: record {seq} was durable and cannot be read. Keep a copy of \
+        "journal segment {segment} ({}) {}. Keep a copy of \
          the journal; then restore the volume from a copy, or drop this record and all later ones with `sluice fsck --repair`",
-        path.display()
+        path.display(), damage.at(*offset, *seq)
     )]
     Corrupt {
         /// Number of the segment.
@@ -48,6 +48,8 @@ pub enum JournalError {
         seq: Seq,
         /// The segment's file.
         path: PathBuf,
+        /// What is wrong with it.
+        damage: Damage,
     },
     /// There is no journal where one must be. Nothing was touched.
     #[error(
@@ -112,6 +114,31 @@ pub enum JournalError {
         /// What the system said.
         source: io::Error,
     },
+}
+
+/// What is wrong with a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Damage {
+    /// A record, or what says where it is, is not what was written.
+    Record,
+    /// The file ends before its header says; the records that are left are sound.
+    Cut {
+        /// Its size.
+        bytes: u64,
+        /// What its size was.
+        of: u64,
+    },
+}
+
+impl Damage {
+    fn at(self, offset: u64, seq: Seq) -> String {
+        match self {
+            Self::Record => format!("is damaged at byte {offset}: record {seq} was durable and cannot be read"),
+            Self::Cut { bytes, of } => {
+                format!("was cut short, to {bytes} of {of} bytes: record {seq} and later ones may be lost")
+            }
+        }
+    }
 }
 
 impl JournalError {

@@ -214,6 +214,29 @@ impl Journal {
         }
     }
 
+    /// The segments that hold records from `first` to `last`, and where the records of each end.
+    pub(crate) fn segments_of(&self, first: Seq, last: Seq) -> Vec<(Segment, u64)> {
+        let inner = self.inner.lock();
+        let active = inner.active().number;
+        let begins = inner.segments.partition_point(|segment| segment.first_seq <= first).saturating_sub(1);
+        let held = inner.segments.iter().skip(begins).take_while(|segment| segment.first_seq <= last);
+        held.map(|one| (one.clone(), if one.number == active { inner.offset } else { one.bytes })).collect()
+    }
+
+    /// The first record that may stay once the oldest segments are freed, so many of them that no more than `bytes` are in use then; at most
+    /// the first of the active segment, which always stays.
+    pub fn first_seq_below(&self, bytes: u64) -> Option<Seq> {
+        let inner = self.inner.lock();
+        let mut used = inner.used_bytes();
+        let pairs = inner.segments.iter().zip(inner.segments.iter().skip(1));
+        let goes = |(oldest, _): &(&Segment, &Segment)| {
+            let is_over = used > bytes;
+            used -= oldest.bytes;
+            is_over
+        };
+        pairs.take_while(goes).last().map(|(_, next)| next.first_seq)
+    }
+
     /// [`Usage::used_bytes`], [`Usage::data_capacity_bytes`] and the size of new segments. Waits for nobody.
     pub fn room(&self) -> (u64, u64, u64) {
         (self.used.load(Ordering::Relaxed), self.options().limit(Class::Data), self.options().segment_bytes)

@@ -18,6 +18,7 @@
 
 #![forbid(unsafe_code)]
 
+mod again;
 mod committer;
 mod error;
 mod format;
@@ -28,7 +29,7 @@ mod repair;
 mod segments;
 
 pub use committer::{Committer, SyncError, Syncable, WaitSynced};
-pub use error::JournalError;
+pub use error::{Damage, JournalError};
 pub use format::{
     ParseError, Place, RECORD_BYTES_MAX, RECORD_HEADER_BYTES, Record, SEGMENT_HEADER_BYTES, VERSION, parse_record,
 };

@@ -1,7 +1,7 @@
 //! Reading a journal back after its writer ended, one way or another.
 
 use crate::{
-    JournalError,
+    Damage, JournalError,
     format::{ALIGN, HeaderError, Mark, Place, SEGMENT_HEADER_BYTES, SegmentHeader, parse_record},
     segments::{Directory, SPARES_MAX, Segment},
 };
@@ -138,7 +138,7 @@ fn read_headers(directory: &Directory, live: Vec<(u64, PathBuf)>) -> Result<Vec<
     Ok(all)
 }
 
-fn read_up_to(file: &dyn DiskFile, bytes: u64, buffer: &mut Vec<u8>) -> std::io::Result<()> {
+pub(crate) fn read_up_to(file: &dyn DiskFile, bytes: u64, buffer: &mut Vec<u8>) -> std::io::Result<()> {
     buffer.clear();
     buffer.resize(file.size()?.min(bytes) as usize, 0);
     file.read_exact_at(buffer, 0)
@@ -157,7 +157,12 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     fn corrupt(&self, number: u64, offset: u64) -> JournalError {
-        JournalError::Corrupt { segment: number, offset, seq: self.next_seq, path: self.directory.path(number) }
+        self.damaged(number, offset, Damage::Record)
+    }
+
+    fn damaged(&self, number: u64, offset: u64, damage: Damage) -> JournalError {
+        let (seq, path) = (self.next_seq, self.directory.path(number));
+        JournalError::Corrupt { segment: number, offset, seq, path, damage }
     }
 
     /// Checks that `found` is the successor of `previous`, and loads it.
@@ -210,6 +215,11 @@ impl Reader<'_> {
         self.evidence = self.evidence.max(tail.evidence);
         if self.next_seq <= self.evidence || tail.same_boot {
             return Err(self.corrupt(last.number, self.offset));
+        }
+        // A segment has all of its room, durably, before it has its name: what is missing was cut off by somebody, and may have been records.
+        let bytes = self.buffer.len() as u64;
+        if bytes < last.bytes {
+            return Err(self.damaged(last.number, self.offset, Damage::Cut { bytes, of: last.bytes }));
         }
         Ok(tail)
     }

@@ -2,12 +2,12 @@
 
 use crate::{
     Journal, JournalError, JournalOptions,
-    format::MARK_OFFSET,
-    recovery,
+    format::{MARK_OFFSET, SEGMENT_HEADER_BYTES, SegmentHeader},
+    recovery::{self, read_up_to},
     segments::{Directory, Segment},
 };
 use sluice_base::{Disk, Seq};
-use std::sync::Arc;
+use std::{io, sync::Arc};
 
 /// What a repair did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,7 +52,13 @@ impl Journal {
 fn cut(directory: &Directory, number: u64, offset: u64) -> Result<u64, JournalError> {
     let path = directory.path(number);
     let file = directory.disk.open(&path).map_err(JournalError::io("open", &path))?;
-    let bytes = file.size().map_err(JournalError::io("measure", &path))?;
+    let mut page = Vec::new();
+    read_up_to(&*file, SEGMENT_HEADER_BYTES, &mut page).map_err(JournalError::io("read", &path))?;
+    let Ok(SegmentHeader { bytes, .. }) = SegmentHeader::parse(&page) else {
+        return Err(JournalError::io("read the header of", &path)(io::ErrorKind::InvalidData.into()));
+    };
+    // All of it again, where the end was cut off.
+    file.allocate(0, bytes).map_err(JournalError::io("allocate room for", &path))?;
     let place = crate::Place::new(directory.options.volume, number);
     let segment = Segment { number, path, file, first_seq: Seq(0), bytes, place };
     // The mark may vouch for records that are dropped now.

@@ -20,6 +20,7 @@ use std::{
 pub(crate) const SPARES_MAX: usize = 2;
 
 /// A live segment.
+#[derive(Clone)]
 pub(crate) struct Segment {
     pub number: u64,
     pub path: PathBuf,

@@ -8,7 +8,7 @@ const STORED_BYTES: u64 = (RECORD_HEADER_BYTES + 100).next_multiple_of(8) as u64
 
 fn corrupt_at(result: Result<(Journal, Recovered, Records), JournalError>) -> (u64, u64, Seq) {
     match result {
-        Err(JournalError::Corrupt { segment, offset, seq, path }) => {
+        Err(JournalError::Corrupt { segment, offset, seq, path, .. }) => {
             assert_eq!(path, super::segment(segment));
             (segment, offset, seq)
         }
@@ -115,6 +115,38 @@ fn a_short_segment_in_the_middle_is_seen() {
     let (disk, ..) = three_segments();
     disk.open(&segment(2)).unwrap().set_size(SEGMENT_HEADER_BYTES + 10 * STORED_BYTES + 3).unwrap();
     assert_eq!(corrupt_at(open(&disk, options(9))).1, SEGMENT_HEADER_BYTES + 10 * STORED_BYTES);
+}
+
+/// Where it was cut off nothing tells of records that were there: in another boot what is left would look like all there was.
+#[test]
+fn a_last_segment_that_was_cut_short_is_seen_and_repaired() {
+    for keep in [
+        100,
+        SEGMENT_HEADER_BYTES,
+        SEGMENT_HEADER_BYTES + 4 * STORED_BYTES,
+        SEGMENT_HEADER_BYTES + 4 * STORED_BYTES + 9,
+    ] {
+        let disk = MemoryDisk::default();
+        let (journal, ..) = open(&disk, options(1)).unwrap();
+        append(&journal, 10, 100);
+        journal.sync().unwrap();
+        drop(journal);
+        disk.open(&segment(1)).unwrap().set_size(keep).unwrap();
+        let error = open(&disk, options(2)).map(drop).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains(&format!("{keep} of 16384 bytes")) && text.contains("0000000000000001.log"), "{text}");
+        let kept = keep.saturating_sub(SEGMENT_HEADER_BYTES) / STORED_BYTES;
+        assert_eq!(corrupt_at(Err(error)).2, Seq(kept + 1));
+        let report = Journal::truncate_at_corruption(Arc::new(disk.clone()), options(2)).unwrap();
+        assert_eq!(report.dropped_from, Some(Seq(kept + 1)));
+        let (journal, recovered, found) = open(&disk, options(2)).unwrap();
+        assert_eq!((found.len() as u64, recovered.last_seq), (kept, Seq(kept)));
+        // It has its room again.
+        assert_eq!(whole(&disk, &segment(1)).1.len(), 16 << 10);
+        append(&journal, 300, 100);
+        drop(journal);
+        assert_eq!(open(&disk, options(2)).unwrap().1.last_seq, Seq(kept + 300));
+    }
 }
 
 /// The last batch has no later record to vouch for it; the mark of an idle journal does.

@@ -133,6 +133,55 @@ fn a_newer_format_or_another_volume_is_not_touched() {
 }
 
 #[test]
+fn records_are_read_again_while_others_are_appended() {
+    let disk = MemoryDisk::default();
+    let (journal, ..) = open(&disk, options(1)).unwrap();
+    append(&journal, 100, 700);
+    journal.free_before(Seq(60)).unwrap();
+    let held = journal.usage().first_seq.0;
+    for (first, last) in [(1, 100), (held, held), (70, 83), (98, 200), (200, 300)] {
+        let mut seen = Vec::new();
+        journal.read_again(Seq(first), Seq(last), &mut |seq, bytes| seen.push((seq.0, bytes.to_vec()))).unwrap();
+        let expected: Vec<_> = (first.max(held)..=last.min(100)).map(|seq| (seq, payload(seq, 700))).collect();
+        assert!(seen == expected, "{first} to {last}: {:?}", seen.iter().map(|(seq, _)| seq).collect::<Vec<_>>());
+    }
+    // What is damaged ends it, and is never handed out.
+    let usage = journal.usage();
+    disk.flip_bit(&segment(1 + usage.segments as u64), 8000);
+    let mut seen = 0;
+    journal.read_again(Seq(1), Seq(100), &mut |seq, bytes| seen += u64::from(bytes == payload(seq.0, 700))).unwrap();
+    assert!(seen <= 100 - held + 1);
+    assert_eq!(append(&journal, 1, 10), Seq(101));
+}
+
+#[test]
+fn what_must_go_for_a_journal_to_be_calm() {
+    let disk = MemoryDisk::default();
+    let (journal, ..) = open(&disk, options(1)).unwrap();
+    append(&journal, 100, 700);
+    let usage = journal.usage();
+    assert!(usage.segments >= 4);
+    assert_eq!(journal.first_seq_below(usage.used_bytes), None);
+    // Several at once: as many as it takes, and never the active one.
+    for segments in 1..usage.segments as u64 {
+        let bytes = usage.used_bytes - segments * (16 << 10);
+        let first = journal.first_seq_below(bytes).unwrap();
+        assert!(journal.first_seq_below(bytes + 1) == Some(first));
+        let mut copy = open(&disk.power_loss(1), options(1)).unwrap().0;
+        copy = {
+            copy.free_before(first).unwrap();
+            copy
+        };
+        assert_eq!((copy.usage().used_bytes, copy.usage().first_seq), (bytes, first));
+    }
+    let active = journal.first_seq_below(0).unwrap();
+    assert!(
+        active <= usage.next_seq
+            && journal.first_seq_below(usage.used_bytes - (16 << 10) * (usage.segments as u64 - 1)) == Some(active)
+    );
+}
+
+#[test]
 fn a_refused_record_ends_the_opening() {
     let disk = MemoryDisk::default();
     append(&open(&disk, options(1)).unwrap().0, 3, 10);
