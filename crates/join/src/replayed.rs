@@ -60,7 +60,7 @@ impl Replayed {
         let mut restore = each_attachment(|seq, header: &[u8], bytes: &[u8]| data.attachment(seq, header, bytes));
         let (journal, _) = Journal::open(disk, journal_options, &mut restore)?;
         drop(restore);
-        let recovered = data.finish();
+        let recovered = data.finish()?;
         if !metadata_only {
             check_cached(dir, &recovered)?;
         }

@@ -21,7 +21,7 @@ use sluice_run::collections::HashMap;
 use sluice_run::lock::Mutex;
 use std::{
     io,
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -152,6 +152,11 @@ impl Cache {
         }
         let hold = self.0.install(object, true)?;
         Ok(DirtySlot { entry: hold.clone(), cache: self.0.clone() })
+    }
+
+    /// Its directory.
+    pub fn dir(&self) -> &Path {
+        &self.0.slabs.dir
     }
 
     /// The object's dirty slot.

@@ -171,6 +171,12 @@ impl DirtySlot {
         Ok(())
     }
 
+    /// Replay, of a slot whose disk takes no writes: what was restored and verified so far, segment by segment. Nothing where no record named any
+    /// bytes; `None` where they are not what was written.
+    pub fn salvage(&self) -> Vec<Option<Vec<u8>>> {
+        self.hold().map_or(Vec::new(), |hold| replay::salvage(&hold, &mut hold.writer.lock()))
+    }
+
     /// Ends the replay of an adopted slot: computes the sums of all that was restored and verified. Other calls do it when
     /// needed; this one tells of errors.
     pub fn finish_replay(&self) -> Result<(), CacheError> {

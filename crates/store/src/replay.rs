@@ -105,6 +105,47 @@ pub(crate) fn settle(cache: &Inner, entry: &Entry, writer: &mut Writer) -> Resul
     Ok(())
 }
 
+/// A segment as the writer had it, as far as the disk still has that.
+struct Read {
+    bytes: Vec<u8>,
+    /// What the journal says of it, where that is not so.
+    broken: Option<SegmentSum>,
+    /// The disk has something in bytes that no record named.
+    is_blanked: bool,
+}
+
+fn read_segment(entry: &Entry, replay: &Replay, index: u32, len: u32) -> Result<Read, CacheError> {
+    let start = index * SEGMENT_BYTES as u32;
+    let mut bytes = vec![0; len as usize];
+    match entry.slab.read(&mut bytes, entry.base() + u64::from(start)) {
+        Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return Err(error.into()),
+        _ => {}
+    }
+    let holds = |sum: &SegmentSum| segment_crc(entry.object, index, &bytes[..sum.len as usize]) == sum.crc;
+    // A refused run may have been restored since, an accepted one may have rotted.
+    let promised = [replay.good.get(&index), replay.bad.get(&index)].into_iter().flatten();
+    let broken = promised.max_by_key(|sum| sum.len).filter(|sum| !holds(sum)).copied();
+    let is_blanked = replay.blank_unknown(start, &mut bytes);
+    Ok(Read { bytes, broken, is_blanked })
+}
+
+/// What settling would find in each segment, without a write: nothing where no record names any of it, `None` where it is not what was written.
+pub(crate) fn salvage(entry: &Entry, writer: &mut Writer) -> Vec<Option<Vec<u8>>> {
+    let Some(replay) = &mut writer.replay else { return Vec::new() };
+    replay.merge();
+    let end = replay.known.last().map_or(0, |range| range.end);
+    let read = |index: u32| {
+        let start = index * SEGMENT_BYTES as u32;
+        let len = (end - start).min(SEGMENT_BYTES as u32);
+        if !replay.knows_any(start..start + len) {
+            return Some(Vec::new());
+        }
+        let read = read_segment(entry, replay, index, len).ok()?;
+        read.broken.is_none().then_some(read.bytes)
+    };
+    (0..end.div_ceil(SEGMENT_BYTES as u32)).map(read).collect()
+}
+
 /// Publishes the sum of one segment; returns its running CRC for an append to go on from.
 fn settle_segment(
     cache: &Inner,
@@ -123,17 +164,8 @@ fn settle_segment(
         entry.sums.publish(place, *sum);
         return Ok(None);
     }
-    let offset = entry.base() + u64::from(start);
-    let mut bytes = vec![0; len as usize];
-    match entry.slab.read(&mut bytes, offset) {
-        Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => return Err(error.into()),
-        _ => {}
-    }
-    let holds = |sum: &SegmentSum| segment_crc(entry.object, index, &bytes[..sum.len as usize]) == sum.crc;
-    // A refused run may have been restored since, an accepted one may have rotted.
-    let promised = [replay.good.get(&index), replay.bad.get(&index)].into_iter().flatten();
-    let broken = promised.max_by_key(|sum| sum.len).filter(|sum| !holds(sum)).copied();
-    if replay.blank_unknown(start, &mut bytes) {
+    let Read { bytes, broken, is_blanked } = read_segment(entry, replay, index, len)?;
+    if is_blanked {
         cache.write_dirty(entry, &bytes, start.into())?;
     }
     let mut crc = Crc32c::default();

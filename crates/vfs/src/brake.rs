@@ -17,8 +17,10 @@ const RESERVE_SEGMENTS: u64 = 2;
 const RATE_MIN: f64 = (512 << 10) as f64;
 /// A shorter wait is not worth its wake-up: the next write waits for both.
 const WAIT_MIN: Duration = Duration::from_millis(1);
-/// Longest wait of one write. The rate may be another by then.
-const WAIT_MAX: Duration = Duration::from_secs(1);
+/// Longest wait before the rate is looked at again: what is freed meanwhile makes the queue go faster.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Longest wait of one write, however many are before it: then it finds out by itself whether there is room.
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// How full the journal is.
 #[derive(Clone, Copy, Debug)]
@@ -36,14 +38,21 @@ impl Room {
     }
 }
 
-/// The state of one journal's brake.
+/// The state of one journal's brake: a queue of writes, told by their bytes, and how far it was let in.
 #[derive(Debug, Default)]
 pub(crate) struct Brake {
-    /// When the writes that were let in so far are due.
-    due: Duration,
+    /// Bytes of all writes that came so far.
+    queued: f64,
+    /// Of these, what may go on; grows with time, by the rate.
+    passed: f64,
+    passed_at: Duration,
     freed_per_s: f64,
     freed_at: Duration,
 }
+
+/// A write's place in the queue: behind what came before it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ticket(f64);
 
 impl Brake {
     /// So many bytes of the journal were freed.
@@ -56,18 +65,38 @@ impl Brake {
 
     /// Lets a write of so many bytes in if it need not wait.
     pub(crate) fn try_let_in(&mut self, now: Duration, bytes: usize, room: Room) -> bool {
-        let is_free = self.due <= now + WAIT_MIN;
+        self.advance(now, room);
+        let is_free = self.queued - self.passed <= self.rate(now, room) * WAIT_MIN.as_secs_f64();
         if is_free {
-            self.let_in(now, bytes, room);
+            self.queued += bytes as f64;
         }
         is_free
     }
 
-    /// Lets a write in after a wait.
-    pub(crate) fn let_in(&mut self, now: Duration, bytes: usize, room: Room) -> Duration {
-        let at = self.due.max(now).min(now + WAIT_MAX);
-        self.due = at + Duration::from_secs_f64(bytes as f64 / self.rate(now, room));
-        at - now
+    /// A place for a write of so many bytes, behind all that came before.
+    pub(crate) fn queue(&mut self, now: Duration, bytes: usize, room: Room) -> Ticket {
+        self.advance(now, room);
+        let ticket = Ticket(self.queued);
+        self.queued += bytes as f64;
+        ticket
+    }
+
+    /// How long to wait before this is asked again; nothing when it is the write's turn.
+    pub(crate) fn wait(&mut self, now: Duration, ticket: Ticket, room: Room) -> Duration {
+        self.advance(now, room);
+        let ahead = ticket.0 - self.passed;
+        if ahead <= 0.0 {
+            return Duration::ZERO;
+        }
+        let wait = Duration::from_secs_f64(ahead / self.rate(now, room));
+        wait.clamp(WAIT_MIN, LOOK_INTERVAL)
+    }
+
+    /// Lets in what is due by now. Time without a queue is not saved up for a later one.
+    fn advance(&mut self, now: Duration, room: Room) {
+        let elapsed_s = now.saturating_sub(self.passed_at).as_secs_f64();
+        self.passed = (self.passed + elapsed_s * self.rate(now, room)).min(self.queued);
+        self.passed_at = now;
     }
 
     /// Bytes a second.
@@ -83,6 +112,7 @@ impl Brake {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
 
     const SEGMENT: u64 = 8 << 20;
     const LIMIT: u64 = 100 << 20;
@@ -109,7 +139,13 @@ mod tests {
                 continue;
             }
             if room.is_scarce() && !brake.try_let_in(now, WRITE, room) {
-                now += brake.let_in(now, WRITE, room);
+                let ticket = brake.queue(now, WRITE, room);
+                loop {
+                    match brake.wait(now, ticket, room) {
+                        Duration::ZERO => break,
+                        wait => now += wait,
+                    }
+                }
             }
             used += WRITE as u64;
             fullest = fullest.max(used);
@@ -137,12 +173,50 @@ mod tests {
         assert!(half as u64 * WRITE as u64 > LIMIT / 2, "the first half is not held back");
     }
 
-    #[test]
-    fn nobody_waits_for_long() {
-        let mut brake = Brake::default();
-        let room = Room { used_bytes: LIMIT, limit_bytes: LIMIT, segment_bytes: SEGMENT };
-        for _ in 0..1000 {
-            assert!(brake.let_in(Duration::ZERO, 1 << 20, room) <= WAIT_MAX);
+    /// What is used at most by so many programs that each write, wait as told and write again, with a store that takes `drain` bytes a second.
+    fn crowd(writers: usize, write: usize, seconds: u64, drain: f64) -> u64 {
+        let (mut brake, mut used, mut fullest, mut drained) = (Brake::default(), LIMIT / 2, 0u64, 0.0);
+        let mut turns: BTreeSet<_> = (0..writers).map(|writer| (Duration::ZERO, writer)).collect();
+        let mut tickets = vec![None; writers];
+        let mut last = Duration::ZERO;
+        while let Some((now, writer)) = turns.pop_first().filter(|(now, _)| *now < Duration::from_secs(seconds)) {
+            drained += drain * (now - last).as_secs_f64();
+            last = now;
+            if drained >= SEGMENT as f64 && used >= SEGMENT {
+                drained -= SEGMENT as f64;
+                used -= SEGMENT;
+                brake.freed(now, SEGMENT);
+            }
+            let room = Room { used_bytes: used, limit_bytes: LIMIT, segment_bytes: SEGMENT };
+            let ticket = *tickets[writer].get_or_insert_with(|| brake.queue(now, write, room));
+            let mut next = now + brake.wait(now, ticket, room);
+            if next == now || !room.is_scarce() {
+                (used, tickets[writer]) = (used + write as u64, None);
+                fullest = fullest.max(used);
+                next = now + Duration::from_micros(200);
+            }
+            turns.insert((next, writer));
         }
+        fullest
+    }
+
+    #[test]
+    fn hundreds_of_writers_together_do_not_fill_it() {
+        for (writers, write) in [(1, 64 << 10), (30, 64 << 10), (300, 4096), (300, 64 << 10), (1000, 100 << 10)] {
+            let fullest = crowd(writers, write, 60, 10e6);
+            assert!(fullest < LIMIT - SEGMENT / 2, "{writers} writers of {write} bytes: {fullest} of {LIMIT}");
+        }
+    }
+
+    #[test]
+    fn the_rate_is_looked_at_again_while_a_write_waits() {
+        let mut brake = Brake::default();
+        let room = |used_bytes| Room { used_bytes, limit_bytes: LIMIT, segment_bytes: SEGMENT };
+        let tickets: Vec<_> = (0..1000).map(|_| brake.queue(Duration::ZERO, 100 << 10, room(LIMIT))).collect();
+        let last = tickets[999];
+        assert_eq!(brake.wait(Duration::ZERO, last, room(LIMIT)), LOOK_INTERVAL);
+        // What was held back goes on quickly once there is room.
+        assert!(brake.wait(Duration::from_secs(10), last, room(LIMIT / 2)) > Duration::ZERO);
+        assert_eq!(brake.wait(Duration::from_secs(20), last, room(LIMIT / 8)), Duration::ZERO);
     }
 }

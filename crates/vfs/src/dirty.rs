@@ -17,6 +17,7 @@ use sluice_run::lock::Mutex;
 use sluice_store::{Cache, CacheError, DirtySlot, SegmentSum, SlotLocation};
 use std::{
     collections::BTreeSet,
+    ops::Range,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -80,6 +81,10 @@ struct State {
     sealed: bool,
     writers: u32,
     touched: Duration,
+    /// The last record that may speak of it, as far as it was committed.
+    last_seq: Seq,
+    /// Segments that the journal does not have, a bit each; as far as this process wrote them.
+    in_slot_alone: u128,
 }
 
 /// An object that is not stored yet.
@@ -122,7 +127,9 @@ impl DirtyObject {
         };
         // Who refers to it was not counted.
         let live = [u32::MAX; SEGMENTS_PER_OBJECT];
-        let state = State { live, end, sealed: true, writers: 0, touched: Duration::ZERO };
+        // Nor which record was the last to speak of it.
+        let (touched, last_seq, in_slot_alone) = (Duration::ZERO, Seq(u64::MAX), 0);
+        let state = State { live, end, sealed: true, writers: 0, touched, last_seq, in_slot_alone };
         Self { id, first_seq, body, state: Mutex::new(state), dead: OnceLock::new() }
     }
 
@@ -172,11 +179,36 @@ impl DirtyObject {
         })
     }
 
-    /// A record is about to speak of bytes that only the slot has: the sync that makes it durable syncs them too.
-    pub fn rely_on_slot(&self) {
+    /// A record is about to speak of whole segments that only the slot has: the sync that makes it durable syncs them too.
+    pub fn rely_on_slot(&self, bytes: Range<u32>) {
         if let Body::Slot(slot) = &self.body {
             slot.rely_on();
+            let segments = bytes.start as usize / SEGMENT_BYTES..bytes.end as usize / SEGMENT_BYTES;
+            self.state.lock().in_slot_alone |= segments.fold(0, |set, index| set | 1 << index);
         }
+    }
+
+    /// Whether the journal does not have this segment, as far as that is known.
+    pub fn is_in_slot_alone(&self, index: usize) -> bool {
+        self.state.lock().in_slot_alone & 1 << index != 0
+    }
+
+    /// A record up to `seq` speaks of it.
+    pub fn was_noted(&self, seq: Seq) {
+        let mut state = self.state.lock();
+        state.last_seq = state.last_seq.max(seq);
+    }
+
+    /// The records that may speak of it: from the first to the last.
+    pub fn records(&self) -> (Seq, Seq) {
+        (self.first_seq, self.state.lock().last_seq)
+    }
+
+    /// Whether it is sealed and no record speaks of it: nothing was put into it. What replay found is never empty, however little of it can be
+    /// read.
+    pub fn is_empty(&self) -> bool {
+        let state = self.state.lock();
+        state.sealed && state.end == 0 && state.live[0] == 0
     }
 
     /// No more data; false while a commit is under way.
@@ -363,7 +395,8 @@ impl Dirty {
             }
         };
         let live = [0; SEGMENTS_PER_OBJECT];
-        let state = State { live, end: 0, sealed: false, writers: 0, touched: self.clock.monotonic() };
+        let (touched, last_seq, in_slot_alone) = (self.clock.monotonic(), Seq(0), 0);
+        let state = State { live, end: 0, sealed: false, writers: 0, touched, last_seq, in_slot_alone };
         let (state, dead) = (Mutex::new(state), OnceLock::new());
         let object = Arc::new(DirtyObject { id, first_seq: next_seq, body, state, dead });
         self.objects.lock().insert(id, object.clone());
@@ -413,15 +446,16 @@ impl Dirty {
         true
     }
 
-    /// Seals what nobody added to for `idle`, with `oldest` also what keeps the beginning of the journal, and gives the objects that are
-    /// ready for upload.
-    pub fn ready(&self, idle: Duration, oldest: bool) -> Vec<Arc<DirtyObject>> {
+    /// Seals what nobody added to for `idle`, and what keeps records before `needed` in the journal, and gives the objects that are ready for
+    /// upload. One that was just made is left to its writer, who is about to put something into it.
+    pub fn ready(&self, idle: Duration, needed: Option<Seq>) -> Vec<Arc<DirtyObject>> {
         let now = self.clock.monotonic();
         let all: Vec<_> = self.objects.lock().values().cloned().collect();
-        let first = all.iter().map(|object| object.first_seq).min().filter(|_| oldest);
         let due = |object: &Arc<DirtyObject>| {
             let state = object.state.lock();
-            state.sealed || now.saturating_sub(state.touched) >= idle || Some(object.first_seq) == first
+            let is_asked =
+                now.saturating_sub(state.touched) >= idle || needed.is_some_and(|seq| object.first_seq < seq);
+            state.sealed || is_asked && state.end > 0
         };
         all.into_iter().filter(|object| due(object) && object.seal()).collect()
     }
@@ -453,3 +487,6 @@ impl Dirty {
         (self.objects.lock().len(), self.bytes.load(Ordering::Relaxed))
     }
 }
+
+#[cfg(test)]
+mod tests;

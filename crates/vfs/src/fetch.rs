@@ -212,15 +212,32 @@ impl Vfs {
         Ok(Holder::Stored(stored))
     }
 
-    /// From the mount that wrote them. Nothing is cached: the last segment may still grow.
-    async fn fetch_unstored(&self, place: Place, session: SessionId, len: usize) -> Result<Vec<Bytes>, Errno> {
+    /// From the mount that wrote them: this one, where its slot is bad, or another. Nothing is cached: the last segment may still grow.
+    async fn fetch_unstored(
+        self: &Arc<Self>,
+        place: Place,
+        session: SessionId,
+        len: usize,
+    ) -> Result<Vec<Bytes>, Errno> {
         let object = place.object;
-        let Some(others) = self.parts.others.as_ref().filter(|_| session != self.parts.session) else {
-            tracing::error!(%object, %session, "bytes that were never stored are damaged or gone");
-            return Err(Errno::EIO);
-        };
         let wanted = segments(place.offset, len);
-        let pieces = others.segments(session, object, wanted.clone()).await?;
+        let is_dirty = self.dirty.get(object).is_some();
+        let is_own = session == self.parts.session || is_dirty;
+        let pieces = match self.parts.others.as_ref().filter(|_| !is_own) {
+            Some(others) => others.segments(session, object, wanted.clone()).await?,
+            None => {
+                let (vfs, range) = (self.clone(), wanted.clone());
+                let read = on_thread(move || vfs.unstored_segments(object, range)).await.ok_or(Errno::EIO)?;
+                read.map_err(|errno| match errno {
+                    // It was stored meanwhile.
+                    Errno::ENOENT if is_dirty => errno,
+                    _ => {
+                        tracing::error!(%object, %session, "bytes that were never stored are damaged or gone");
+                        Errno::EIO
+                    }
+                })?
+            }
+        };
         let mut found = vec![Bytes::new(); wanted.len()];
         for piece in pieces {
             if !piece.is_sound(object) {

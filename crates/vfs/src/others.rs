@@ -38,7 +38,8 @@ pub trait Others: Send + Sync {
 }
 
 impl Vfs {
-    /// Segments of an object that this mount has not stored yet; `ENOENT` when it has, or never had it. Reads the local disk.
+    /// Segments of an object that this mount has not stored yet; `ENOENT` when it has, or never had it. Reads the local disk, and the journal
+    /// where that gives something else than what was written.
     pub fn unstored_segments(&self, object: ObjectId, range: Range<u32>) -> Result<Vec<Piece>, Errno> {
         let dirty = self.dirty.get(object).ok_or(Errno::ENOENT)?;
         let end = dirty.end() as usize;
@@ -53,13 +54,17 @@ impl Vfs {
                     pin.read_at(at as u32, &mut bytes).is_ok()
                 }
             };
-            if !done {
-                return Err(Errno::EIO);
-            }
-            let crc = segment_crc(object, index, &bytes);
-            Ok(Piece { index, bytes: bytes.into(), crc })
+            Ok((index, done.then(|| Bytes::from(bytes))))
         };
-        (range.start..last).map(read).collect()
+        let found: Vec<_> = (range.start..last).map(read).collect::<Result<_, Errno>>()?;
+        let missing: Vec<_> = found.iter().filter(|(_, bytes)| bytes.is_none()).map(|(at, _)| *at as usize).collect();
+        let mut mended = self.mended(&dirty, &missing);
+        let piece = |(index, bytes): (u32, Option<Bytes>)| {
+            let bytes = bytes.or_else(|| mended.remove(&(index as usize))).ok_or(Errno::EIO)?;
+            let crc = segment_crc(object, index, &bytes);
+            Ok(Piece { index, bytes, crc })
+        };
+        found.into_iter().map(piece).collect()
     }
 
     /// Others changed these: what was loaded of them is loaded again.

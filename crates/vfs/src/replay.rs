@@ -9,7 +9,7 @@ use sluice_meta::{Namespace, records::ObjectState};
 use sluice_run::Bug;
 use sluice_run::collections::HashSet;
 use sluice_store::{Cache, CacheError, DirtySlot};
-use std::{collections::BTreeMap, ops::ControlFlow};
+use std::{collections::BTreeMap, ops::ControlFlow, path::PathBuf};
 
 /// What replay found.
 #[derive(Default)]
@@ -32,12 +32,27 @@ impl Recovered {
     }
 }
 
+/// The cache disk has no room for what the journal would put back into it.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the disk of the cache in {} has no room for {bytes} bytes of data that are not in the store yet: free as much on it, then start again. \
+     Nothing is lost", dir.display()
+)]
+pub struct NoRoom {
+    /// The cache's directory.
+    pub dir: PathBuf,
+    /// What is to be written, from the first that was refused on.
+    pub bytes: u64,
+}
+
 /// Restores data from log records, once their metadata is replayed.
 pub struct Replay<'a> {
     cache: Option<&'a Cache>,
     wanted: HashSet<ObjectId>,
     bodies: BTreeMap<ObjectId, (Seq, Found)>,
     found: Recovered,
+    /// Bytes that the cache disk has no room for. Once there are any nothing is written, and nothing given up.
+    refused_bytes: u64,
 }
 
 /// Where the bytes of an object are put together.
@@ -63,7 +78,7 @@ pub fn unstored(namespace: &Namespace) -> sluice_meta::Result<HashSet<ObjectId>>
 impl<'a> Replay<'a> {
     /// Begins to restore the data of the objects `wanted`; without `cache`, to memory.
     pub fn new(wanted: HashSet<ObjectId>, cache: Option<&'a Cache>) -> Self {
-        Self { cache, wanted, bodies: BTreeMap::new(), found: Recovered::default() }
+        Self { cache, wanted, bodies: BTreeMap::new(), found: Recovered::default(), refused_bytes: 0 }
     }
 
     /// One attachment of a log record, in order.
@@ -72,12 +87,19 @@ impl<'a> Replay<'a> {
             return;
         }
         let Some(note) = DataNote::decode(header).filter(|note| self.wanted.contains(&note.object)) else { return };
+        if self.refused_bytes > 0 {
+            self.refused_bytes += if note.sums.is_none() { data.len() as u64 } else { 0 };
+            return;
+        }
         let cache = self.cache;
         let (_, body) = self.bodies.entry(note.object).or_insert_with(|| (seq, find_body(cache, &note)));
         self.found.bytes += u64::from(note.len);
         match (&mut *body, &note.sums) {
             (Found::Slot(slot), None) => {
-                if let Err(error) = slot.restore(note.offset, data) {
+                let restored = restore(cache, slot, note.offset, data);
+                if let Err(CacheError::DiskFull) = restored {
+                    self.refused_bytes = data.len() as u64;
+                } else if let Err(error) = restored {
                     tracing::error!(object = %note.object, %error, "journalled bytes were not written to their slot");
                     let mut memory = give_up(slot);
                     if let Some(cache) = cache {
@@ -104,12 +126,21 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// All records were seen.
-    pub fn finish(mut self) -> Recovered {
+    /// All records were seen. Without room on the cache disk nothing was given up: there is another try.
+    pub fn finish(mut self) -> Result<Recovered, NoRoom> {
+        let no_room =
+            |bytes| NoRoom { dir: self.cache.map_or_else(PathBuf::new, |cache| cache.dir().to_owned()), bytes };
+        if self.refused_bytes > 0 {
+            return Err(no_room(self.refused_bytes));
+        }
         for (id, (seq, body)) in self.bodies {
             let body = match body {
                 Found::Slot(slot) => {
-                    if let Err(error) = slot.finish_replay() {
+                    let settled = slot.finish_replay();
+                    if let Err(CacheError::DiskFull) = settled {
+                        return Err(no_room(SEGMENT_BYTES as u64));
+                    }
+                    if let Err(error) = settled {
                         tracing::error!(object = %id, %error, "a replayed slot did not settle");
                         self.found.damaged_segments += 1;
                     }
@@ -128,7 +159,19 @@ impl<'a> Replay<'a> {
         if let Some(Err(error)) = self.cache.map(Cache::sync_replayed) {
             tracing::error!(%error, "what an earlier process wrote to the cache may not survive a power loss until it is stored");
         }
-        self.found
+        Ok(self.found)
+    }
+}
+
+/// Writes bytes back into a slot, whatever clean slots that costs.
+fn restore(cache: Option<&Cache>, slot: &DirtySlot, offset: u32, data: &[u8]) -> Result<(), CacheError> {
+    loop {
+        let clean_slots = cache.map_or(0, |cache| cache.stats().clean_slots);
+        match slot.restore(offset, data) {
+            // Each try gives some back.
+            Err(CacheError::DiskFull) if cache.is_some_and(|cache| cache.stats().clean_slots < clean_slots) => {}
+            outcome => return outcome,
+        }
     }
 }
 
@@ -148,16 +191,14 @@ fn find_body(cache: Option<&Cache>, note: &DataNote) -> Found {
 /// What a slot, whose disk refuses writes, can still give.
 fn give_up(slot: &DirtySlot) -> Memory {
     let mut memory = Memory::default();
-    memory.put(slot.end() as usize, &[]);
-    match slot.read_all() {
-        Ok(segments) => {
-            for (index, segment) in segments.iter().enumerate() {
-                segment.iter().for_each(|bytes| memory.put(index * SEGMENT_BYTES, bytes));
+    for (index, segment) in slot.salvage().into_iter().enumerate() {
+        match segment {
+            Some(bytes) => memory.put(index * SEGMENT_BYTES, &bytes),
+            None => {
+                tracing::error!(object = %slot.object(), index, "a segment cannot be read");
+                memory.put((index + 1) * SEGMENT_BYTES, &[]);
+                memory.lost.insert(index);
             }
-        }
-        Err(error) => {
-            tracing::error!(object = %slot.object(), %error, "a slot cannot be read");
-            memory.lost.extend(0..memory.bytes.len().div_ceil(SEGMENT_BYTES));
         }
     }
     memory

@@ -6,7 +6,7 @@ use crate::{
     dirty::{Body, DirtyObject},
 };
 use bytes::Bytes;
-use sluice_base::{ObjectId, Seq, limits::SEGMENT_BYTES};
+use sluice_base::{ObjectId, Seq};
 use sluice_meta::records::{ObjectRecord, ObjectState};
 use sluice_object::{StoreError, backend::RequestKind};
 use sluice_run::Bug;
@@ -116,8 +116,9 @@ pub(crate) async fn run(vfs: Weak<Vfs>) {
         }
         let _ = sluice_run::time::timeout(LOOK_INTERVAL, alive.upload_now.notified()).await;
         let (is_waited_for, fills) = (alive.is_waited_for(), alive.journal_is_filling());
+        let needed = if fills { alive.parts.journal.first_seq_below(alive.journal_calm_bytes()) } else { None };
         let idle = if is_waited_for { Duration::ZERO } else { alive.settings.upload_delay };
-        let mut ready = alive.dirty.ready(idle, fills);
+        let mut ready = alive.dirty.ready(idle, needed);
         ready.sort_by_key(|object| object.first_seq);
         for object in ready {
             if !under_way.lock().insert(object.id) {
@@ -158,8 +159,12 @@ impl Vfs {
     }
 
     fn journal_is_filling(&self) -> bool {
-        let usage = self.parts.journal.usage();
-        usage.used_bytes > usage.capacity_bytes / 3
+        self.parts.journal.usage().used_bytes > self.journal_calm_bytes()
+    }
+
+    /// Up to here the journal may fill without anybody's doing.
+    fn journal_calm_bytes(&self) -> u64 {
+        self.parts.journal.usage().capacity_bytes / 3
     }
 
     /// When the journal fills up although data is stored, it is metadata that keeps its segments: bring it to its tables.
@@ -174,6 +179,10 @@ impl Vfs {
 
     /// Takes one object to the store, or drops it when nothing refers to it. Ends only when that is done.
     async fn upload(self: &Arc<Self>, object: &Arc<DirtyObject>) {
+        if object.is_empty() {
+            // Its only write failed. The metadata has never heard of it.
+            return self.settle(object, false);
+        }
         let (mut wait, mut unread) = (RETRY_FIRST, 0);
         loop {
             match self.try_upload(object, &mut unread).await {
@@ -300,7 +309,7 @@ impl Vfs {
         }
     }
 
-    /// All segments, checked. One that is damaged becomes absent: reads of it fail, and the rest of the object is saved. One
+    /// All segments, checked. One that is damaged, and not in the journal, becomes absent: reads of it fail, and the rest of the object is saved. One
     /// that cannot be read counts as damaged when it is time to `give_up`, and fails before.
     fn segments_of(&self, object: &DirtyObject, give_up: bool) -> Result<Segments, String> {
         let slot = match &object.body {
@@ -314,25 +323,17 @@ impl Vfs {
             Ok(all) => Ok(Segments { segments: all.into_iter().map(|s| s.map(Bytes::from)).collect(), damaged: false }),
             Err(ReadError::Io(error)) if !give_up => Err(error.to_string()),
             Err(error) => {
-                tracing::error!(object = %object.id, %error, "bytes were lost before they were stored; reads of them will fail");
                 if let (Some(cache), ReadError::Corrupt { index }) = (&self.parts.cache, &error) {
                     cache.retire(object.id, *index);
                 }
-                self.lost.store(true, Ordering::Release);
-                self.salvage(object)
+                let salvaged = self.salvaged(object).ok_or("the slot is gone")?;
+                if salvaged.damaged {
+                    tracing::error!(object = %object.id, %error, "bytes were lost before they were stored; reads of them will fail");
+                    self.lost.store(true, Ordering::Release);
+                }
+                Ok(salvaged)
             }
         }
-    }
-
-    /// What can still be read of a damaged object.
-    fn salvage(&self, object: &DirtyObject) -> Result<Segments, String> {
-        let pin = self.parts.cache.as_ref().and_then(|cache| cache.pin(object.id)).ok_or("the slot is gone")?;
-        let end = object.end() as usize;
-        let piece = |at: usize| {
-            let mut bytes = vec![0; SEGMENT_BYTES.min(end - at)];
-            pin.read_at(at as u32, &mut bytes).ok().map(|()| Bytes::from(bytes))
-        };
-        Ok(Segments { segments: (0..end).step_by(SEGMENT_BYTES).map(piece).collect(), damaged: true })
     }
 
     /// The object is no longer dirty.
@@ -351,7 +352,8 @@ impl Vfs {
 }
 
 /// What an object has to store.
-struct Segments {
-    segments: Vec<Option<Bytes>>,
-    damaged: bool,
+pub(crate) struct Segments {
+    pub(crate) segments: Vec<Option<Bytes>>,
+    /// Some are lost.
+    pub(crate) damaged: bool,
 }

@@ -3,7 +3,7 @@
 
 use crate::{
     DataNote, Failure, HandleId, Vfs,
-    brake::Room,
+    brake::{Room, WAIT_MAX},
     dirty::{DirtyObject, Reservation},
     files::{FileData, FileState, Shape},
 };
@@ -99,8 +99,14 @@ impl Vfs {
     /// Waits as long as a write is held back.
     async fn held_back(&self, len: usize) {
         let Some(room) = self.scarce_room(len) else { return };
-        let wait = self.brake.lock().let_in(self.brake_time(), len, room);
-        if !wait.is_zero() {
+        let began = self.brake_time();
+        let ticket = self.brake.lock().queue(began, len, room);
+        while let Some(room) = self.scarce_room(len) {
+            let now = self.brake_time();
+            let wait = self.brake.lock().wait(now, ticket, room);
+            if wait.is_zero() || now - began >= WAIT_MAX {
+                return;
+            }
             sluice_run::time::sleep(wait).await;
         }
     }
@@ -171,6 +177,8 @@ impl Vfs {
             ..DataChange::default()
         };
         self.commit(ino, data, &change)?;
+        let noted = self.parts.journal.written();
+        batch.reservations.iter().for_each(|reserved| reserved.object.was_noted(noted));
         drop(batch.reservations);
         Ok(())
     }
@@ -255,7 +263,7 @@ impl Vfs {
                 let (start, end) = (part.range.start - reserved.offset, part.range.end - reserved.offset);
                 let in_record = if part.sums.is_some() { 0..0 } else { start as usize..end as usize };
                 if in_record.is_empty() {
-                    object.rely_on_slot();
+                    object.rely_on_slot(part.range.clone());
                 }
                 let (offset, len) = (part.range.start, part.range.end - part.range.start);
                 let note = DataNote { object: object.id, offset, len, slot: object.location(), sums: part.sums };

@@ -100,7 +100,9 @@ impl World {
             Ok(())
         };
         let (journal, _) = Journal::open(disk, options, &mut restore)?;
-        Ok(self.join(cache.clone(), Arc::new(journal), found.last_seq, data.finish()))
+        let no_room = |error| JournalError::Replay { seq: found.last_seq, source: Box::new(error) };
+        let recovered = data.finish().map_err(no_room)?;
+        Ok(self.join(cache.clone(), Arc::new(journal), found.last_seq, recovered))
     }
 
     fn join(&self, cache: Option<Arc<Cache>>, journal: Arc<Journal>, last: Seq, recovered: Recovered) -> Volume {

@@ -1,7 +1,7 @@
 //! Many threads at once, and clocks that jump.
 
 use crate::harness::{Shape, Volume, World, pattern};
-use sluice_base::{Errno, Ino, Timestamp};
+use sluice_base::{Errno, Ino, Seq, Timestamp};
 use sluice_meta::SetAttributes;
 use std::{
     sync::atomic::{AtomicBool, Ordering},
@@ -119,6 +119,45 @@ fn everything_at_once() {
     let contents = ["a", "b"].map(|name| volume.read_all(name).unwrap());
     volume.upload();
     assert!(contents == ["a", "b"].map(|name| volume.read_all(name).unwrap()));
+}
+
+/// To be survived: many small files, each synced, while others have everything sealed and stored at any moment and the metadata is shipped. Every
+/// upload ends, and every byte is there.
+#[test]
+fn small_files_while_others_seal() {
+    const WRITERS: u64 = 4;
+    const FILES: u64 = 60;
+    let mut world = World::new(3, Shape { slots: 16, ..Shape::default() });
+    let volume = world.start();
+    let bytes = |writer: u64, file: u64| pattern(writer << 32 | file, 5000 + (file as usize * 977) % 60_000);
+    let (vol, done) = (&volume, &AtomicBool::new(false));
+    thread::scope(|scope| {
+        let write = move |writer: u64| {
+            for file in 0..FILES {
+                let (_, handle) = vol.create(&format!("{writer}-{file}"));
+                vol.write(handle, 0, &bytes(writer, file)).unwrap();
+                vol.sync().unwrap();
+                vol.vfs.release(handle);
+            }
+        };
+        let writers: Vec<_> = (0..WRITERS).map(|writer| scope.spawn(move || write(writer))).collect();
+        for _ in 0..2 {
+            scope.spawn(move || {
+                while !done.load(Ordering::Acquire) {
+                    vol.vfs.stored_up_to(Seq(0), vol.vfs.written());
+                    vol.upload_some();
+                }
+            });
+        }
+        let results: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
+        done.store(true, Ordering::Release);
+        results.into_iter().for_each(|result| result.unwrap());
+    });
+    volume.upload();
+    for (writer, file) in (0..WRITERS).flat_map(|writer| (0..FILES).map(move |file| (writer, file))) {
+        assert!(volume.read_all(&format!("{writer}-{file}")).unwrap() == bytes(writer, file));
+    }
+    world.kill(volume);
 }
 
 /// To be survived: the wall clock steps back and forth. Times follow it; nothing else notices.
