@@ -12,6 +12,7 @@ LONG_DIFF_OPS ?= 50000
 LONG_SIM_SEEDS ?= 10000
 FUZZ_SECONDS ?= 60
 POWER_SEED ?= 20
+POWER_KINDS ?= 5
 # Ends a test program that hangs, and runs what failed once more by itself.
 RUNNER := CARGO_TARGET_$(shell rustc -vV | sed -n 's/^host: //p' | tr a-z- A-Z_)_RUNNER=$(CURDIR)/scripts/test-program
 
@@ -56,8 +57,8 @@ test-long: deps build ## 200 kills, 50,000 random operations, 10,000 seeds of th
 	SLUICE_SIM_SEEDS=$(LONG_SIM_SEEDS) $(CARGO) test --release --package sluice-sim --locked --test seeds seeds_hold -- --nocapture
 	SLUICE_DIFF_OPS=$(LONG_DIFF_OPS) $(CARGO) test --package sluice-tests --locked --test differential -- --nocapture
 
-test-power: deps build ## A loss of power at every point of a recorded disk; POWER_SEED chooses another recording
-	SLUICE_POWER_CUTS=0 SLUICE_SEED=$(POWER_SEED) $(CARGO) test --package sluice-tests --locked --test power -- --nocapture
+test-power: deps build ## A loss of power at every point of a recorded disk (hours; with POWER_KINDS=1 minutes); POWER_SEED chooses another recording
+	SLUICE_POWER_CUTS=0 SLUICE_POWER_KINDS=$(POWER_KINDS) SLUICE_SEED=$(POWER_SEED) $(CARGO) test --package sluice-tests --locked --test power -- --nocapture
 
 fuzz-replay: deps ## Every stored fuzz input through its parser, with the stable compiler
 	$(CARGO) test --package sluice-tests --locked --test fuzz_corpus

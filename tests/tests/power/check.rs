@@ -7,13 +7,16 @@ use std::{
     ops::{Range, RangeInclusive},
     os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt},
     path::Path,
+    time::Duration,
 };
 
+use rand::{Rng, rngs::StdRng};
 use rustix::io::Errno;
-use sluice_tests::{Mount, Scratch, Volume};
+use sluice_tests::{Mount, Scratch, Volume, eventually};
 
 use crate::{
-    disk::Image,
+    disk::{Image, Survivors},
+    findings::Findings,
     host::{Host, Mounted},
     model::{History, Node, State},
     workload::volume,
@@ -21,17 +24,21 @@ use crate::{
 
 /// What is read at once around bytes that cannot be read, and of what none can be.
 const BLOCKS: [usize; 3] = [32 << 10, 4096, FINEST];
-const FINEST: usize = 128;
+pub const FINEST: usize = 128;
+
+/// A program that is being started has the files of this process for as long at most.
+const BUSY_MAX: Duration = Duration::from_secs(30);
 
 /// States that a failure tells of.
 const NEAREST: usize = 4;
 
 /// A tree as it was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Found(BTreeMap<String, Thing>);
+pub struct Found(pub BTreeMap<String, Thing>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Thing {
+pub struct Thing {
+    pub ino: u64,
     mode: u32,
     links: u64,
     size: u64,
@@ -39,7 +46,7 @@ struct Thing {
     target: Option<String>,
     bytes: Vec<u8>,
     /// What could not be read, EIO: ranges that do not touch.
-    lost: Vec<Range<usize>>,
+    pub lost: Vec<Range<usize>>,
 }
 
 /// What one cut showed.
@@ -53,7 +60,7 @@ pub struct Seen {
 struct Recovered {
     volume: Volume,
     // After the volume's processes.
-    _mounted: Mounted,
+    mounted: Mounted,
     _scratch: Scratch,
 }
 
@@ -63,45 +70,80 @@ impl Recovered {
         let scratch = Scratch::new();
         let path = scratch.path().join("disk");
         let mounted = host.mount(image, &path);
-        Self { volume: volume(&path), _mounted: mounted, _scratch: scratch }
+        Self { volume: volume(&path), mounted, _scratch: scratch }
     }
 
     fn up(&self) -> Result<Mount, String> {
         self.volume.try_up().map_err(|ran| format!("up failed: {ran:#?}"))
     }
 
-    fn fsck(&self) -> Result<(), String> {
-        let ran = self.volume.sluice(["fsck".as_ref(), self.volume.dir().as_os_str(), "--data".as_ref()]);
-        if ran.code == Some(0) { Ok(()) } else { Err(format!("fsck: {ran:#?}")) }
+    fn fsck(&self) -> Result<Findings, String> {
+        let dir = self.volume.dir();
+        let args = ["fsck".as_ref(), dir.as_os_str(), "--data".as_ref(), "--json".as_ref()];
+        let ran = self.volume.sluice(args);
+        Findings::parse(&ran.stdout).ok_or_else(|| format!("fsck: {ran:#?}"))
+    }
+
+    /// Unmounts. What keeps a mount busy is a program that another test of this process has just begun to start: it has our files open
+    /// until it is one of its own.
+    fn umount(mount: Mount) -> Result<(), String> {
+        let mut ran = None;
+        let done = eventually(BUSY_MAX, || ran.insert(mount.try_umount()).code == Some(0));
+        let ran = ran.expect("it was tried");
+        if !done {
+            return Err(format!("umount: {ran:#?}"));
+        }
+        match mount.wait_for_the_end() {
+            (Some(0), _) => Ok(()),
+            (code, log) => Err(format!("the mount process ended with {code:?}:\n{log}")),
+        }
     }
 }
 
-/// Starts the volume on `image` and compares it with `history` at `cut`; then the same from a second copy, by another way.
-pub fn check(host: &Host, image: &Image, history: &History, cut: usize) -> Result<Seen, String> {
+/// Starts the volume on `image` and compares it with `history` at `cut`. With `again` also what comes next: a second start, a copy that
+/// fsck looks at first, and a second loss of power that this decides.
+pub fn check(
+    host: &Host,
+    image: &Image,
+    history: &History,
+    cut: usize,
+    again: Option<&mut StdRng>,
+) -> Result<Seen, String> {
     let first = Recovered::new(host, image.clone());
     let mount = first.up()?;
     let found = read(mount.root())?;
     let possible = history.possible(cut);
-    compare(history, possible, &found)?;
+    compare(history, possible.clone(), &found)?;
     let lost_bytes = found.0.values().flat_map(|thing| &thing.lost).map(Range::len).sum();
     // Opened again without having been closed: replayed once more.
     mount.kill9();
+    let Some(rng) = again else { return Ok(Seen { lost_bytes }) };
     let mount = first.up()?;
     same(&found, &read(mount.root())?, "after a second replay")?;
-    mount.umount();
-    if lost_bytes == 0 {
-        first.fsck()?;
-    }
+    Recovered::umount(mount)?;
+    first.fsck()?.are_of(&found)?;
+    let recording = first.mounted.disk.recording();
     drop(first);
+
+    // The power goes again, at any point of that.
+    let again = rng.random_range(0..=recording.len());
+    let survivors = Survivors::EVERY[rng.random_range(0..Survivors::EVERY.len())];
+    let twice = Recovered::new(host, recording.cut(again, survivors, rng));
+    let when = format!("after a second loss of power at {again} of {}, {survivors:?}", recording.len());
+    let mount = twice.up().map_err(|error| format!("{when}: {error}"))?;
+    same(&found, &read(mount.root())?, &when)?;
+    Recovered::umount(mount)?;
+    twice.fsck()?.are_of(&found).map_err(|error| format!("{when}: {error}"))?;
+    drop(twice);
 
     // A copy of the same disk, which fsck opens first.
     let second = Recovered::new(host, image.clone());
-    if lost_bytes == 0 && second.volume.dir().join("meta/volume.json").exists() {
-        second.fsck()?;
+    if second.volume.dir().join("meta/volume.json").exists() {
+        second.fsck()?.are_of_unstored(lost_bytes > 0, history.has_large(possible))?;
     }
     let mount = second.up()?;
     same(&found, &read(mount.root())?, "from a copy of the disk")?;
-    mount.umount();
+    Recovered::umount(mount)?;
     let mount = second.up()?;
     same(&found, &read(mount.root())?, "after umount")?;
     mount.kill9();
@@ -125,8 +167,8 @@ pub fn check_new(host: &Host, image: Image) -> Result<(), String> {
         Err(ran) => return Err(format!("up failed: {ran:#?}")),
     };
     same(&Found::default(), &read(mount.root())?, "in a volume that was being made")?;
-    mount.umount();
-    recovered.fsck()
+    Recovered::umount(mount)?;
+    recovered.fsck()?.are_of(&Found::default())
 }
 
 fn same(expected: &Found, found: &Found, when: &str) -> Result<(), String> {
@@ -143,10 +185,10 @@ fn same(expected: &Found, found: &Found, when: &str) -> Result<(), String> {
 
 impl Thing {
     fn describe(&self) -> String {
-        let Self { mode, links, size, mtime, target, bytes, lost } = self;
+        let Self { ino, mode, links, size, mtime, target, bytes, lost } = self;
         let sum = bytes.iter().fold(0u64, |sum, byte| sum.wrapping_mul(31).wrapping_add(u64::from(*byte)));
         format!(
-            "mode {mode:o}, links {links}, size {size}, mtime {mtime:?}, target {target:?}, sum {sum:x}, lost {lost:?}"
+            "inode {ino}, mode {mode:o}, links {links}, size {size}, mtime {mtime:?}, target {target:?}, sum {sum:x}, lost {lost:?}"
         )
     }
 }
@@ -246,6 +288,7 @@ fn read_into(dir: &Path, prefix: &str, found: &mut BTreeMap<String, Thing>) -> i
         let (path, name) = (entry.path(), format!("{prefix}{}", entry.file_name().to_string_lossy()));
         let meta = fs::symlink_metadata(&path)?;
         let mut thing = Thing {
+            ino: meta.ino(),
             mode: meta.mode(),
             links: meta.nlink(),
             size: if meta.is_dir() { 0 } else { meta.size() },

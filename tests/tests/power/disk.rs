@@ -110,13 +110,42 @@ impl Recording {
 
     /// The disk after the power went before event number `cut`.
     pub fn cut(&self, cut: usize, survivors: Survivors, rng: &mut StdRng) -> Image {
-        let mut image = self.base.clone();
-        let durable = cut - self.in_doubt(cut);
-        for (index, event) in self.events[..cut].iter().enumerate() {
+        self.cutter().cut(cut, survivors, rng)
+    }
+
+    /// For many cuts.
+    pub fn cutter(&self) -> Cutter<'_> {
+        Cutter { recording: self, durable: self.base.clone(), until: 0 }
+    }
+}
+
+/// Cuts a recording again and again. What is durable at one point is so at all later ones, so it is put together once.
+pub struct Cutter<'a> {
+    recording: &'a Recording,
+    durable: Image,
+    /// Events in `durable`.
+    until: usize,
+}
+
+impl Cutter<'_> {
+    /// The disk after the power went before event number `cut`.
+    pub fn cut(&mut self, cut: usize, survivors: Survivors, rng: &mut StdRng) -> Image {
+        let events = &self.recording.events;
+        let durable = cut - self.recording.in_doubt(cut);
+        if durable < self.until {
+            (self.durable, self.until) = (self.recording.base.clone(), 0);
+        }
+        for event in &events[self.until..durable] {
+            if let Event::Write { offset, bytes } = event {
+                self.durable.write(*offset, bytes);
+            }
+        }
+        self.until = durable;
+        let mut image = self.durable.clone();
+        for (index, event) in events[..cut].iter().enumerate().skip(durable) {
             let Event::Write { offset, bytes } = event else { continue };
             let is_last = index + 1 == cut;
             match survivors {
-                _ if index < durable => image.write(*offset, bytes),
                 Survivors::All => image.write(*offset, bytes),
                 Survivors::LastTorn if !is_last => image.write(*offset, bytes),
                 Survivors::Some if rng.random() => image.write(*offset, bytes),

@@ -76,7 +76,8 @@ impl Host {
     pub fn boot(&self) {
         let number = self.boots.get() + 1;
         self.boots.set(number);
-        fs::write(self.boot_id(), format!("5105ce00-0000-4000-8000-{number:012x}\n")).expect("the boot id");
+        // The tag of a boot in the journal is the first half of this.
+        fs::write(self.boot_id(), format!("{number:08x}-0000-4000-8000-5105ce000000\n")).expect("the boot id");
     }
 
     /// A freshly formatted disk.

@@ -8,18 +8,21 @@
 //!
 //! What must be survived: everything that had returned before the last sync that had returned is there, exactly; what came later is
 //! there up to some change, in order, and nothing of what came behind it; bytes of a write of 128 KiB and more that was not synced may
-//! be EIO, never anything else; where nothing is, fsck finds nothing; opening the same disk twice gives the same.
+//! be EIO, never anything else; where nothing is, fsck finds nothing; opening the same disk twice gives the same, and so does a further loss of
+//! power at any point of the start, or of what follows it.
 //!
 //! | variable | meaning |
 //! |---|---|
 //! | `SLUICE_POWER_CHANGES` | changes of the workload |
 //! | `SLUICE_POWER_CUTS` | points to cut at, spread by chance; 0: every one |
 //! | `SLUICE_POWER_FIRST` | with 0 cuts: the point to begin at, to go on with a long run |
+//! | `SLUICE_POWER_KINDS` | kinds of damage (what survives) at each point, by turns; by default 2 where there are few points, else all 5. With 1 and 0 cuts one in 8 points is looked at from all sides, the others are started and compared once: ten minutes on a quiet machine, not hours |
 //! | `SLUICE_SEED` | of the workload, of the points and of what survives; fixed by default. When the volume syncs and stores by itself is the scheduler's |
 
 mod check;
 mod disk;
 mod drive;
+mod findings;
 mod host;
 mod model;
 mod workload;
@@ -38,6 +41,8 @@ const SEED: u64 = 20;
 const CHANGES: u64 = 500;
 /// As many as fit into a minute or so.
 const CUTS: u64 = 20;
+/// With kinds of damage left out, one in so many disks is looked at from all sides.
+const WHOLE_SHARE: usize = 8;
 
 #[test]
 fn a_loss_of_power_takes_nothing_that_was_synced() {
@@ -56,12 +61,15 @@ fn a_loss_of_power_takes_nothing_that_was_synced() {
     let mut rng = StdRng::seed_from_u64(seed);
     let cuts = choose(&recording, history.made, &mut rng);
     let (mut count, mut lost_bytes) = (0, 0);
+    let mut cutter = recording.cutter();
     for &cut in &cuts {
         for survivors in survivors(&recording, cut, cuts.len(), count) {
-            let image = recording.cut(cut, survivors, &mut StdRng::seed_from_u64(seed ^ cut as u64));
+            let mut rng = StdRng::seed_from_u64(seed ^ cut as u64);
+            let image = cutter.cut(cut, survivors, &mut rng);
             let context = format!("cut {cut} of {}, {survivors:?}, SLUICE_SEED={seed}", recording.len());
             let told = OnPanic(&context);
-            let seen = check::check(&host, &image, &history, cut).unwrap_or_else(|e| panic!("{context}: {e}"));
+            let again = is_whole(cuts.len(), count).then_some(&mut rng);
+            let seen = check::check(&host, &image, &history, cut, again).unwrap_or_else(|e| panic!("{context}: {e}"));
             std::mem::forget(told);
             (count, lost_bytes) = (count + 1, lost_bytes + seen.lost_bytes);
         }
@@ -151,14 +159,23 @@ fn choose(recording: &Recording, made: usize, rng: &mut StdRng) -> BTreeSet<usiz
     cuts
 }
 
+/// Kinds of damage at each point, where that was told.
+fn kinds() -> Option<usize> {
+    Some(number_from_env("SLUICE_POWER_KINDS", 0) as usize).filter(|kinds| *kinds > 0)
+}
+
 /// What survives at a point: every kind when there is time, else one after the other.
 fn survivors(recording: &Recording, cut: usize, points: usize, count: usize) -> Vec<Survivors> {
-    if recording.in_doubt(cut) == 0 {
-        vec![Survivors::All]
-    } else if points as u64 > CUTS {
-        Survivors::EVERY.to_vec()
-    } else {
-        let number = Survivors::EVERY.len();
-        vec![Survivors::EVERY[count % number], Survivors::EVERY[(count + 2) % number]]
+    let number = Survivors::EVERY.len();
+    let kinds = kinds().unwrap_or(if points as u64 > CUTS { number } else { 2 }).min(number);
+    match recording.in_doubt(cut) {
+        0 => vec![Survivors::All],
+        // Neighbours of a kind are alike.
+        _ => (0..kinds).map(|turn| Survivors::EVERY[(count + 2 * turn) % number]).collect(),
     }
+}
+
+/// Whether a disk is looked at from all sides.
+fn is_whole(points: usize, count: usize) -> bool {
+    kinds().is_none() || points as u64 <= CUTS || count.is_multiple_of(WHOLE_SHARE)
 }

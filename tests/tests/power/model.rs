@@ -217,6 +217,16 @@ impl History {
         first..=last.max(first)
     }
 
+    /// Whether a large write is among the changes between these states.
+    pub fn has_large(&self, states: std::ops::RangeInclusive<usize>) -> bool {
+        self.done[*states.start()..*states.end()].iter().any(|done| match &done.change {
+            Change::Write { bytes, .. } | Change::Append { bytes, .. } | Change::WriteSync { bytes, .. } => {
+                bytes.len() >= LARGE
+            }
+            _ => false,
+        })
+    }
+
     pub fn state(&self, number: usize) -> &State {
         &self.states[number]
     }
