@@ -39,10 +39,10 @@ fn no_write_meets_an_empty_object_that_somebody_else_has_sealed() {
                 }
             }
         });
-        let mut stream = Stream::default();
         for number in 0..WRITES {
-            // Now and then there are as many as memory takes, until the others are away.
-            while dirty.append(&mut stream, number, b"x", number % 2 == 0, Seq(number + 1)).is_err() {
+            // An object for each; now and then there are as many as memory takes, until the others are away.
+            while dirty.append(&mut Stream::default(), 0, b"x", true, Seq(number + 1)).is_err() {
+                assert!(!seals.is_finished(), "an empty object was sealed");
                 thread::yield_now();
             }
         }
