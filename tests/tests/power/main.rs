@@ -15,7 +15,7 @@
 //! |---|---|
 //! | `SLUICE_POWER_CHANGES` | changes of the workload |
 //! | `SLUICE_POWER_CUTS` | points to cut at, spread by chance; 0: every one |
-//! | `SLUICE_POWER_FIRST` | with 0 cuts: the point to begin at, to go on with a long run |
+//! | `SLUICE_POWER_FIRST`, `SLUICE_POWER_LAST` | with 0 cuts: the points to begin and to end at, for a long run in parts |
 //! | `SLUICE_POWER_KINDS` | kinds of damage (what survives) at each point, by turns; by default 2 where there are few points, else all 5. With 1 and 0 cuts one in 8 points is looked at from all sides, the others are started and compared once: ten minutes on a quiet machine, not hours |
 //! | `SLUICE_SEED` | of the workload, of the points and of what survives; fixed by default. When the volume syncs and stores by itself is the scheduler's |
 
@@ -143,7 +143,8 @@ impl Drop for OnPanic<'_> {
 fn choose(recording: &Recording, made: usize, rng: &mut StdRng) -> BTreeSet<usize> {
     let (count, end) = (number_from_env("SLUICE_POWER_CUTS", CUTS) as usize, recording.len());
     if count == 0 {
-        return (number_from_env("SLUICE_POWER_FIRST", made as u64) as usize..=end).collect();
+        let point = |name, default: usize| number_from_env(name, default as u64) as usize;
+        return (point("SLUICE_POWER_FIRST", made)..=point("SLUICE_POWER_LAST", end).min(end)).collect();
     }
     let before_flush: Vec<_> =
         (made..end).filter(|cut| recording.in_doubt(*cut) > recording.in_doubt(*cut + 1)).collect();
