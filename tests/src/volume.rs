@@ -299,6 +299,17 @@ impl Mount {
         assert!(status.expect("ended").success(), "the mount process: {status:?}\n{}", self.log());
     }
 
+    /// `sluice umount MOUNTPOINT` where the store does not have everything by then: it is unmounted, and said so with these words.
+    ///
+    /// # Panics
+    /// When the command does not say that, the process stays, or its exit status is not 1.
+    #[track_caller]
+    pub fn umount_tells(self, words: &[&str]) {
+        self.try_umount().refused_with(&[&["is unmounted, but the store lacks"], words].concat());
+        let (code, log) = self.wait_for_the_end();
+        assert_eq!(code, Some(1), "the mount process:\n{log}");
+    }
+
     /// `sluice umount MOUNTPOINT`, whatever comes of it; the process goes on, or ends by itself.
     #[track_caller]
     pub fn try_umount(&self) -> Ran {

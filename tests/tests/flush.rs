@@ -1,4 +1,4 @@
-//! `sluice flush`: what was written before is in the store, and the mount goes on as before.
+//! `sluice flush`: what was written before is in the store, and the mount goes on as before; `sluice umount`: so is everything, or it says what is not.
 
 use std::{
     fs::{self, File},
@@ -167,4 +167,57 @@ fn what_cannot_be_flushed_is_told() {
     flush(&volume, dir, &[]).refused_with(&["is not mounted", "when it is mounted again"]);
     flush(&volume, &root, &[]).refused_with(&["is neither a volume nor a mount of one"]);
     flush(&volume, "sluice://127.0.0.1:1", &[]).refused_with(&["on the host of the volume"]);
+}
+
+/// To be survived: the store goes away once it has all bytes, and with the mount go the latest names. It is told, and the next mount brings them.
+#[test]
+fn an_umount_tells_that_the_store_lacks_the_latest_names() {
+    let mut gateway = Gateway::new();
+    gateway.bucket("bucket");
+    let store = gateway.url("bucket", "volume");
+    let volume = gateway.credentials(Volume::new()).option("--store", &store);
+    let mount = volume.up();
+    fs::write(mount.path("before"), noise(1, 300_000)).unwrap();
+    flush(&volume, at(&mount), &[]).ok();
+    gateway.stop();
+    fs::create_dir(mount.path("directory")).unwrap();
+    fs::write(mount.path("directory/small"), b"text").unwrap();
+    let dir = volume.dir();
+    mount.umount_tells(&["changes of the metadata", dir.to_str().unwrap(), "keep that", "sluice up", "sluice flush"]);
+    gateway.start();
+    volume.up().umount();
+    fs::remove_dir_all(&dir).unwrap();
+    let second = recovered(&gateway, &store);
+    let mount = second.up();
+    assert_eq!(fs::read(mount.path("directory/small")).unwrap(), b"text");
+    mount.umount();
+    gateway.stop();
+}
+
+/// To be survived: the process is killed while it stores what is left. Who waits for that is told how much it was.
+#[test]
+fn an_umount_whose_process_is_killed_tells_what_was_left() {
+    let mut gateway = Gateway::new();
+    gateway.bucket("bucket");
+    let volume = gateway.credentials(Volume::new()).option("--store", gateway.url("bucket", "volume"));
+    let mount = volume.up();
+    gateway.stop();
+    fs::write(mount.path("file"), noise(1, 300_000)).unwrap();
+    let dir = volume.dir();
+    let target = dir.to_str().unwrap();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| mount.try_umount());
+        wait_for("the drain", LIMIT, || volume.sluice(["status", target, "--json"]).ok().json()["state"] == "draining");
+        let pid = rustix::process::Pid::from_raw(mount.pid() as i32).unwrap();
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+        let words = ["is unmounted, but the store lacks about 2", "KiB in 1 objects", "was ended before", "sluice up"];
+        waits.join().unwrap().refused_with(&words);
+    });
+    mount.wait_for_the_end();
+    gateway.start();
+    let mount = volume.up();
+    assert!(fs::read(mount.path("file")).unwrap() == noise(1, 300_000));
+    mount.umount();
+    volume.fsck_is_clean();
+    gateway.stop();
 }

@@ -5,9 +5,10 @@ use std::{
     fs::{self, File},
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
-use sluice_tests::{Ran, Volume, noise, skipped_in_local_mode};
+use sluice_tests::{Gateway, Ran, Stopwatch, Volume, noise, skipped_in_local_mode};
 
 fn ran(volume: &Volume, command: &str, options: &[&str]) -> Ran {
     let dir = volume.dir();
@@ -247,4 +248,32 @@ fn gc_deletes_what_no_file_needs_and_nothing_else() {
     volume.fsck_is_clean();
     let mount = volume.up();
     assert!(fs::read(mount.path("kept")).unwrap() == noise(7, 1 << 20));
+}
+
+/// A store that is down keeps nobody waiting: who has the volume is told at once, and the metadata is checked without the store.
+#[test]
+fn a_store_that_is_down_is_a_finding() {
+    let mut gateway = Gateway::new();
+    gateway.bucket("bucket");
+    let volume = gateway.credentials(volume()).option("--store", gateway.url("bucket", "volume"));
+    let mount = volume.up();
+    fs::write(mount.path("file"), noise(1, 300_000)).unwrap();
+    gateway.stop();
+    let watch = Stopwatch::start();
+    fsck(&volume, &[]).refused_with(&["in use", &mount.pid().to_string()]);
+    assert!(watch.elapsed() < Duration::from_secs(3), "it asked the store first: {:?}", watch.elapsed());
+    mount.kill9();
+    let watch = Stopwatch::start();
+    let ran = fsck(&volume, &["--data"]);
+    assert!(watch.elapsed() < Duration::from_secs(30), "it waited for the store: {:?}", watch.elapsed());
+    let findings: Vec<&str> = ran.stdout.lines().collect();
+    assert_eq!(ran.code, Some(1), "{ran:#?}");
+    assert!(findings[0].contains("the store does not answer"), "{ran:#?}");
+    assert!(findings[1].starts_with("checked 2 inodes") && findings.len() == 3, "{ran:#?}");
+    // What is wrong is on standard output, without what the parts say to each other.
+    assert_eq!(ran.stderr, "");
+    gateway.start();
+    volume.up().umount();
+    volume.fsck_is_clean();
+    gateway.stop();
 }

@@ -13,6 +13,7 @@ pub use listen::{Asker, Socket};
 pub use node::NodeServer;
 pub use server::{DrainWatch, Ending, Server, TELL_INTERVAL};
 
+use crate::output::explained;
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use sluice_vfs::{Held, ScrubNumbers, WarmNumbers, WarmTo};
@@ -29,7 +30,7 @@ use std::{
 pub enum Ask {
     /// The numbers of now.
     Status,
-    /// Unmount, store everything, end. Answers [`Told::Draining`] until the process is gone.
+    /// Unmount, store everything, end. Answers [`Told::Draining`] until [`Told::Unmounted`], and keeps the connection until the process is gone.
     Umount {
         /// Detach although files are open.
         lazy: bool,
@@ -69,6 +70,15 @@ pub enum Ask {
     },
 }
 
+/// What a store does not have of a volume.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Lacks {
+    /// What, and why, for people.
+    pub what: String,
+    /// The next mount brings it there.
+    pub comes_later: bool,
+}
+
 /// An answer.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "kebab-case")]
@@ -86,6 +96,11 @@ pub enum Told {
         bytes: u64,
         /// Why it takes long, when it does.
         trouble: Option<String>,
+    },
+    /// The mount is gone, and its process ends. One that is killed does not say so.
+    Unmounted {
+        /// What the store does not have.
+        lacks: Option<Lacks>,
     },
     /// All that was asked for is stored.
     Flushed {
@@ -162,7 +177,8 @@ pub struct Control {
 impl Control {
     /// Connects to the process that works on `dir`; `None` when none does.
     pub fn connect(dir: &Path) -> anyhow::Result<Option<Self>> {
-        let held = std::fs::File::open(dir).with_context(|| format!("opening {}", dir.display()))?;
+        let held =
+            std::fs::File::open(dir).map_err(|error| explained(&format!("opening {}", dir.display()), &error))?;
         let short = short_path(&held);
         let stream = match UnixStream::connect(&short) {
             Ok(stream) => stream,
@@ -171,7 +187,7 @@ impl Control {
             {
                 return Ok(None);
             }
-            Err(error) => return Err(error).with_context(|| format!("connecting to {}", socket_path(dir).display())),
+            Err(error) => return Err(explained(&format!("connecting to {}", socket_path(dir).display()), &error)),
         };
         let pid =
             rustix::net::sockopt::socket_peercred(&stream).map_or(0, |peer| peer.pid.as_raw_nonzero().get() as u32);

@@ -65,7 +65,7 @@ pub fn run(args: &FormatArgs) -> anyhow::Result<ExitCode> {
 /// stay in the store for `gc`. A failure leaves nothing behind.
 pub async fn make(dir: &Path, store: &str, durability: Tier, force: bool) -> anyhow::Result<VolumeConfig> {
     if !force {
-        check_free(dir, false)?;
+        check_free(dir, false, REPLACE)?;
     }
     let id = VolumeId::random(&OsEntropy);
     let (id, store) = (id.to_string(), store.to_string());
@@ -79,14 +79,13 @@ pub async fn make(dir: &Path, store: &str, durability: Tier, force: bool) -> any
     made
 }
 
-/// No volume, and nothing that a volume would mix with.
-pub fn check_free(dir: &Path, is_locked: bool) -> anyhow::Result<()> {
+/// What `sluice format` can do about a volume that is there.
+const REPLACE: &str = "`sluice format --force` makes a new one and forgets every file of the old one";
+
+/// No volume, and nothing that a volume would mix with; `advice` is what to do about a volume.
+pub fn check_free(dir: &Path, is_locked: bool, advice: &str) -> anyhow::Result<()> {
     if let Some(existing) = directory::load(dir)? {
-        bail!(
-            "{} holds volume {} already; --force makes a new one and forgets every file of the old one",
-            dir.display(),
-            existing.id
-        );
+        bail!("{} holds volume {} already; {advice}", dir.display(), existing.id);
     }
     // Until we hold the lock, they may be what another process makes at this moment.
     if is_locked && directory::has_parts(dir) {
@@ -116,7 +115,7 @@ async fn write(dir: &Path, config: &VolumeConfig, force: bool, traces: &mut Trac
     traces.take_lock(dir)?;
     if !force {
         // Another process may have been quicker.
-        check_free(dir, true)?;
+        check_free(dir, true, REPLACE)?;
     }
     if let StoreUrl::File(path) = config.store_url(dir)? {
         traces.make_dir(&path)?;

@@ -10,7 +10,11 @@ mod stored;
 pub use offline::open_for_repair;
 pub use stored::list;
 
-use crate::{mounts, units, volume::Volume};
+use crate::{
+    lock::VolumeLock,
+    mounts, units,
+    volume::{Volume, ask_store},
+};
 use indicatif::{ProgressBar, ProgressStyle};
 use report::{Item, Outcome};
 use sluice_base::ObjectId;
@@ -25,7 +29,8 @@ use stored::Listing;
 /// Check a volume, and mend it
 ///
 /// Looks at every record of the metadata and at the list of objects in the store, and prints one line for each thing that is
-/// wrong: how bad it is, the inode and its path, and what --repair does about it. The volume must not be mounted.
+/// wrong: how bad it is, the inode and its path, and what --repair does about it. The volume must not be mounted. A store that does not
+/// answer is a finding; the metadata is checked without it.
 ///
 /// Without --repair nothing is changed but what every start does: the journal is replayed.
 ///
@@ -64,15 +69,18 @@ pub struct FsckArgs {
 /// Runs the command.
 pub fn run(args: &FsckArgs) -> anyhow::Result<ExitCode> {
     let dir = mounts::unmounted_dir(&args.meta, "fsck")?;
+    // Before the store is asked, which may take its time.
+    VolumeLock::check_free(&dir)?;
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("sluice-io").enable_all().build()?;
     let mut outcome = Outcome::default();
-    runtime.block_on(identity::check(&dir, args.store.as_deref(), args.repair, &mut outcome.items))?;
+    let silent = runtime.block_on(identity::check(&dir, args.store.as_deref(), args.repair, &mut outcome.items))?;
+    let silent = silent.map(|error| Item::unreachable(&error));
     // Without knowing for sure who the volume is, nothing else can be told.
     if outcome.left() == 0
         && let Some(volume) = open_for_repair(&dir, args.repair, &mut outcome.items)?
     {
-        check(args, &dir, volume, &runtime, &mut outcome)?;
+        check(args, &dir, volume, &runtime, silent, &mut outcome)?;
     }
     outcome.print(args.json, args.repair)?;
     Ok(if outcome.left() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
@@ -83,20 +91,23 @@ fn check(
     dir: &Path,
     volume: Volume,
     runtime: &tokio::runtime::Runtime,
+    silent: Option<Item>,
     outcome: &mut Outcome,
 ) -> anyhow::Result<()> {
-    runtime.block_on(crate::volume::check_store(&volume.config, dir))?;
+    let silent = match silent {
+        None => runtime.block_on(ask_store(&volume.config, dir))?.map(|error| Item::unreachable(&error)),
+        silent => silent,
+    };
     let spinner = spinner("checking the metadata");
     let report = check_metadata(&volume, &spinner)?;
     outcome.checked = report.checked;
     spinner.set_message("listing the objects in the store");
-    let listing = match runtime.block_on(list(&volume.store)) {
-        Ok(listing) => Some(listing),
-        Err(error) => {
-            outcome.items.push(Item::unreachable(&error));
-            None
-        }
+    let listing = match silent {
+        // A store that does not answer one question is not asked many.
+        Some(silent) => Err(silent),
+        None => runtime.block_on(list(&volume.store)).map_err(|error| Item::unreachable(&error)),
     };
+    let listing = listing.map_err(|silent| outcome.items.push(silent)).ok();
     let copies = match &listing {
         Some(listing) => runtime.block_on(stored::copies(&volume, listing, &wanted_copies(&report, &volume, listing)?)),
         None => HashMap::default(),

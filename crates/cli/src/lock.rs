@@ -76,10 +76,15 @@ pub struct VolumeLock {
 impl VolumeLock {
     /// Takes the lock of the volume in `dir`, or says who has it.
     pub fn take(dir: &Path) -> anyhow::Result<Self> {
-        let file = lock(dir, |holder| {
-            format!("the volume {} is in use by {holder}; `sluice status {}` shows it", dir.display(), quoted(dir))
-        })?;
-        Ok(Self { _file: file, _cache: None })
+        Ok(Self { _file: lock(dir, |holder| in_use(dir, holder))?, _cache: None })
+    }
+
+    /// Says who has the volume in `dir`, if anybody has; nothing is changed.
+    pub fn check_free(dir: &Path) -> anyhow::Result<()> {
+        if !dir.join("lock").exists() {
+            return Ok(());
+        }
+        Self::look(dir)?.map(drop).map_err(|holder| anyhow!(in_use(dir, &holder)))
     }
 
     /// Takes the lock of a directory that is nothing but a cache.
@@ -108,6 +113,10 @@ impl VolumeLock {
             Err(_) => Some(fs::read_to_string(&path).unwrap_or_default().trim().to_string()),
         }
     }
+}
+
+fn in_use(dir: &Path, holder: &str) -> String {
+    format!("the volume {} is in use by {holder}; `sluice status {}` shows it", dir.display(), quoted(dir))
 }
 
 fn lock_cache(dir: &Path) -> anyhow::Result<File> {

@@ -89,7 +89,8 @@ fn main() -> ExitCode {
     // A volume's directories hold the bytes of files that the mode bits of the mount keep from others.
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
     descriptors::raise();
-    output::start_logging();
+    // fsck tells by its findings what is wrong; what the parts log of it stands between them.
+    output::start_logging(if matches!(cli.command, Command::Fsck(_)) { "off" } else { "warn" });
     let result = match cli.command {
         Command::Up(args) => up::run(args),
         Command::Serve(args) => serve::run(&args),

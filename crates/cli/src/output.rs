@@ -75,9 +75,9 @@ impl Write for Stderr {
     }
 }
 
-/// Warnings and errors on stderr; `SLUICE_LOG=debug` shows more.
-pub fn start_logging() {
-    let filter = EnvFilter::try_from_env("SLUICE_LOG").unwrap_or_else(|_| "warn".into());
+/// What is as grave as `usual` on stderr; `SLUICE_LOG=debug` shows more.
+pub fn start_logging(usual: &str) {
+    let filter = EnvFilter::try_from_env("SLUICE_LOG").unwrap_or_else(|_| usual.into());
     // The terminal that a detached mount starts on is not where its log goes.
     let colours = io::stderr().is_terminal() && !crate::detach::is_child();
     let log = fmt::layer().with_writer(|| Stderr).with_ansi(colours).with_target(false).log_internal_errors(false);

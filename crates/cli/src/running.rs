@@ -2,7 +2,7 @@
 
 use crate::{
     config::VolumeConfig,
-    control::{Asker, Ending, Server, Socket},
+    control::{Asker, Ending, Lacks, Server, Socket, Told},
     detach::Detaching,
     lock::{MountTurn, VolumeLock},
     output::note,
@@ -21,7 +21,7 @@ use sluice_vfs::{
     Parts, Settings, Ship, Vfs,
     gc::{GcParts, GcSettings, Relocate},
 };
-use std::{path::Path, sync::Arc, time::Duration};
+use std::{path::Path, process::ExitCode, sync::Arc, time::Duration};
 use tokio::{
     runtime::{Handle, Runtime},
     signal::unix::{Signal, SignalKind, signal},
@@ -148,9 +148,9 @@ impl Running {
         Ok((Arc::new(mount), has_ended))
     }
 
-    /// Stores what is left, bytes and metadata.
-    pub async fn drain(&self) {
-        drain(&self.vfs, self.ship.as_deref()).await;
+    /// Stores what is left, bytes and metadata; what it could not.
+    pub async fn drain(&self) -> Option<Lacks> {
+        drain(&self.vfs, self.ship.as_deref()).await
     }
 
     /// Even when the store is unreachable, what is acked is in the journal: the order is for a quick next start.
@@ -160,15 +160,47 @@ impl Running {
     }
 }
 
-/// Says that the volume is mounted, serves it until the mount is gone, and stores what is left. Returns the connections of those
-/// who wait for the end.
+/// How a mount's process ends.
+pub struct End {
+    /// The connections of those who wait for it.
+    watchers: mpsc::Receiver<Asker>,
+    /// What the store does not have.
+    pub lacks: Option<Lacks>,
+    /// The mount goes on in another process.
+    has_left: bool,
+}
+
+impl End {
+    /// The last word, to those who wait as to who started the process, and its exit status. All but the end itself is done, which the end of the
+    /// connections tells: they are returned.
+    pub fn tell(mut self, what: &str, runtime: &Runtime) -> (ExitCode, Vec<Asker>) {
+        if let Some(lacks) = &self.lacks {
+            note!("{what} is unmounted, but the store lacks {}", lacks.what);
+        }
+        let last = || match self.has_left {
+            true => {
+                Told::Failed { error: "the mount goes on in another process, which took it over: say it again".into() }
+            }
+            false => Told::Unmounted { lacks: self.lacks.clone() },
+        };
+        let code = if self.lacks.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+        let mut watchers: Vec<Asker> = std::iter::from_fn(|| self.watchers.try_recv().ok()).collect();
+        for asker in &mut watchers {
+            // Who does not listen any more has gone away.
+            let _ = runtime.block_on(asker.tell(&last()));
+        }
+        (code, watchers)
+    }
+}
+
+/// Says that the volume is mounted, serves it until the mount is gone, and stores what is left.
 pub async fn until_the_end(
     server: Server,
     what: &str,
     socket: &Socket,
     detaching: Option<Detaching>,
     mut has_ended: watch::Receiver<bool>,
-) -> anyhow::Result<mpsc::Receiver<Asker>> {
+) -> anyhow::Result<End> {
     let (vfs, ship) = (server.vfs.clone(), server.ship.clone());
     let (mount, mountpoint) = server.mount.clone().expect("this end is a mount's");
     let ending = server.ending.clone();
@@ -191,26 +223,33 @@ pub async fn until_the_end(
     if mount.has_left() {
         // Programs wait: what is left to store, and what has no name, is the next process's.
         note!("{what} goes on in the process that took it over");
-        return Ok(watchers);
+        return Ok(End { watchers, lacks: None, has_left: true });
     }
     ending.wanted.send_replace(true);
     // With the kernel's references gone, what has no name has no user: it is not worth storing.
     let last = vfs.clone();
     let _ = tokio::task::spawn_blocking(move || last.reclaim_rest()).await;
-    drain(&vfs, ship.as_deref()).await;
+    let lacks = drain(&vfs, ship.as_deref()).await;
     drop(drained);
-    Ok(watchers)
+    Ok(End { watchers, lacks, has_left: false })
 }
 
-/// Stores all bytes, however long the store is away, and then the metadata, for which nobody need wait so long: the directory has it.
-async fn drain(vfs: &Vfs, ship: Option<&Shipper>) {
+/// Stores all bytes, however long the store is away, and then the metadata, for which nobody need wait so long: the directory has it. Tells what
+/// the store does not have of that.
+async fn drain(vfs: &Vfs, ship: Option<&Shipper>) -> Option<Lacks> {
     const SHIP_WAIT: Duration = Duration::from_secs(10);
     vfs.drain().await;
-    if let Some(ship) = ship
-        && let Err(why) = ship.finish(SHIP_WAIT).await
-    {
-        note!("warning: the store lacks the latest changes of the metadata, which the next mount ships: {why}");
-    }
+    let ship = ship?;
+    let why = ship.finish(SHIP_WAIT).await.err()?;
+    let status = ship.status();
+    let changes = match (status.shipped_seq, status.behind_records) {
+        (Some(_), 1) => "the latest change".into(),
+        (Some(_), changes) => format!("the latest {changes} changes"),
+        // It was not heard of since the start.
+        (None, _) => "the latest changes".into(),
+    };
+    let what = format!("{changes} of the metadata, with what files of up to 4 KiB have in them: {why}");
+    Some(Lacks { what, comes_later: !status.stopped })
 }
 
 /// Resolves at the first signal to end; a second one ends the process at once, which loses nothing acked.

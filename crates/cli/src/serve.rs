@@ -189,12 +189,13 @@ fn serve(args: &ServeArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<Exit
         note!("no longer served; storing what is left");
         listening.shutdown(GRACE).await;
         due.abort();
-        running.drain().await;
+        let lacks = running.drain().await;
         drop(drained);
-        Ok::<_, anyhow::Error>(())
+        Ok::<_, anyhow::Error>(lacks)
     });
     running.end()?;
     drop(socket);
-    result?;
-    Ok(ExitCode::SUCCESS)
+    let Some(lacks) = result? else { return Ok(ExitCode::SUCCESS) };
+    note!("{} is not served any more, but the store lacks {}", dir.display(), lacks.what);
+    Ok(ExitCode::FAILURE)
 }

@@ -1,13 +1,13 @@
 //! `sluice umount`.
 
 use crate::{
-    control::{Ask, Control, Told},
+    control::{Ask, Control, Lacks, Told},
     mounts::{self, Found},
     output::note,
     progress::Progress,
-    units::{self, quoted},
+    units::{quoted, show_size},
 };
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use rustix::{
     event::{PollFd, PollFlags, poll},
     process::{Pid, PidfdFlags, pidfd_open},
@@ -17,7 +17,10 @@ use std::{path::PathBuf, process::ExitCode};
 /// Store everything and unmount
 ///
 /// Returns when every byte is in the object store and the mount's process has ended. When the store is down it waits;
-/// ending this command (Ctrl-C) leaves the mount's process at work.
+/// ending this command (Ctrl-C) leaves the mount's process at work. The latest changes of names and attributes are not waited for so long.
+///
+/// Exit status: 0 the store has everything; 1 it was not unmounted, or it was and the store lacks something: what, and what brings it
+/// there, is told.
 ///
 /// Example: sluice umount ~/mnt
 #[derive(clap::Args)]
@@ -36,44 +39,64 @@ pub fn run(args: &UmountArgs) -> anyhow::Result<ExitCode> {
         };
         note!("the volume {} is draining, pid {pid}: waiting until everything is stored", found.dir.display());
         if let Some(control) = Control::connect(&found.dir)? {
-            ask(control, args.lazy)?;
+            ask(&found, control, args.lazy)?;
         }
         return Ok(ExitCode::SUCCESS);
     };
     match Control::connect(&found.dir)? {
-        Some(control) => ask(control, args.lazy)?,
+        Some(control) => ask(&found, control, args.lazy)?,
         None => take_away(&found)?,
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// The mount of a process that was killed.
-fn take_away(Found { at, dir, server }: &Found) -> anyhow::Result<()> {
+fn take_away(found: &Found) -> anyhow::Result<()> {
+    let Found { at, dir, .. } = found;
     sluice_fuse::unmount(at, true).with_context(|| format!("unmounting {}", at.display()))?;
-    let next = match server {
+    note!(
+        "the process of {} was gone; what it had acked is in {}, the next {} stores it",
+        at.display(),
+        dir.display(),
+        next(found)
+    );
+    Ok(())
+}
+
+/// What stores what is left of a mount.
+fn next(Found { at, dir, server }: &Found) -> String {
+    match server {
         Some(server) => format!(
             "`sluice mount {server} {}` with that journal, or `sluice recover {} --journal {}`,",
             quoted(at),
             quoted(server),
             quoted(dir)
         ),
-        None => "`sluice up`".into(),
-    };
-    note!(
-        "the process of {} was gone; what it had acked is in {}, the next {next} stores it",
-        at.display(),
-        dir.display()
-    );
-    Ok(())
+        None => format!("`sluice up {} {}`", quoted(dir), quoted(at)),
+    }
 }
 
-fn ask(mut control: Control, lazy: bool) -> anyhow::Result<()> {
+/// What the process said last.
+#[derive(Default)]
+struct Last {
+    objects: usize,
+    bytes: u64,
+    /// What the store lacks; `None` until the process has said it.
+    lacks: Option<Option<Lacks>>,
+}
+
+fn ask(found: &Found, mut control: Control, lazy: bool) -> anyhow::Result<()> {
     // Taken before the question, so that the process cannot be another one by the time of the wait.
     let process = Pid::from_raw(control.pid() as i32).map(|pid| pidfd_open(pid, PidfdFlags::empty()));
-    let mut progress = Progress::new();
+    let (mut progress, mut last) = (Progress::new(), Last::default());
     control.ask(Ask::Umount { lazy }, |told| {
-        if let Told::Draining { objects, bytes, trouble } = told {
-            progress.show(&format!("storing {} in {objects} objects", units::show_size(bytes)), trouble);
+        match told {
+            Told::Draining { objects, bytes, trouble } => {
+                progress.show(&format!("storing {} in {objects} objects", show_size(bytes)), trouble);
+                (last.objects, last.bytes) = (objects, bytes);
+            }
+            Told::Unmounted { lacks } => last.lacks = Some(lacks),
+            _ => {}
         }
         Ok(true)
     })?;
@@ -81,5 +104,32 @@ fn ask(mut control: Control, lazy: bool) -> anyhow::Result<()> {
     if let Some(Ok(process)) = process {
         poll(&mut [PollFd::new(&process, PollFlags::IN)], None).context("waiting for the mount's process")?;
     }
-    Ok(())
+    let lacks = match last.lacks {
+        Some(None) => return Ok(()),
+        Some(Some(lacks)) => lacks,
+        None => {
+            let (left, objects) = (show_size(last.bytes), last.objects);
+            let left = match objects {
+                0 => "perhaps the latest changes".into(),
+                _ => format!("about {left} in {objects} objects, and the latest changes"),
+            };
+            let what = format!("{left}: its process was ended before it had stored everything");
+            Lacks { what, comes_later: true }
+        }
+    };
+    Err(not_stored(found, &lacks))
+}
+
+fn not_stored(found: &Found, lacks: &Lacks) -> anyhow::Error {
+    let told = format!("{} is unmounted, but the store lacks {}", found.at.display(), lacks.what);
+    if !lacks.comes_later {
+        return anyhow!(told);
+    }
+    anyhow!(
+        "{told}. It is in {}, keep that: mount again with {}, which stores it once the store takes \
+         it, and `sluice flush {}` then tells when that is done",
+        found.dir.display(),
+        next(found).trim_end_matches(','),
+        quoted(&found.at),
+    )
 }

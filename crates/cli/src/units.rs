@@ -27,9 +27,12 @@ pub fn parse_memory(text: &str) -> Result<u64, String> {
     Ok(bytes)
 }
 
-/// A time: digits with ms, s, m or h.
+/// A time: digits with ms, s, m or h. Nothing needs no unit.
 pub fn parse_time(text: &str) -> Result<Duration, String> {
     let wrong = || format!("`{text}` is not a time: write 500ms, 10s, 5m or 1h");
+    if text == "0" {
+        return Ok(Duration::ZERO);
+    }
     let split = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
     let number: u64 = text[..split].parse().map_err(|_| wrong())?;
     let ms = match &text[split..] {
@@ -109,6 +112,7 @@ mod tests {
         let shown = |ms| show_time(Duration::from_millis(ms));
         assert_eq!([shown(250), shown(14_900), shown(150_000), shown(7_300_000)], ["0.2 s", "14 s", "2 m", "2 h"]);
         assert_eq!(parse_time("2h"), Ok(Duration::from_secs(7200)));
+        assert_eq!((parse_time("0"), parse_time("0s")), (Ok(Duration::ZERO), Ok(Duration::ZERO)));
         assert!(parse_time("5").is_err() && parse_time("s").is_err());
     }
 }

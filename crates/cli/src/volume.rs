@@ -138,6 +138,15 @@ fn open_store_with(config: &VolumeConfig, dir: &Path, short: bool, options: Stor
 /// That the store holds this volume and lets us in. A store that is down is no obstacle: cached reads and journalled writes
 /// go on without it.
 pub async fn check_store(config: &VolumeConfig, dir: &Path) -> anyhow::Result<()> {
+    if let Some(error) = ask_store(config, dir).await? {
+        tracing::warn!(%error, "the store does not answer; going on with what is cached");
+        note!("warning: {} does not answer ({error}); going on with what is cached", config.store);
+    }
+    Ok(())
+}
+
+/// That the store holds this volume and lets us in, or why it does not answer.
+pub async fn ask_store(config: &VolumeConfig, dir: &Path) -> anyhow::Result<Option<StoreError>> {
     let store = open_store(config, dir, true)?;
     match store.get_blob(VOLUME_MARKER).await {
         Ok(bytes) => {
@@ -145,16 +154,12 @@ pub async fn check_store(config: &VolumeConfig, dir: &Path) -> anyhow::Result<()
             if found.id != config.id {
                 bail!("{} holds volume {}, not {}: the wrong bucket or prefix?", store.place(), found.id, config.id);
             }
-            Ok(())
+            Ok(None)
         }
         Err(StoreError::NotFound { .. }) => {
             bail!("{} holds no volume ({VOLUME_MARKER} is missing): the wrong bucket or prefix?", store.place())
         }
-        Err(error) if error.is_retryable() => {
-            tracing::warn!(%error, "the store does not answer; going on with what is cached");
-            note!("warning: {} does not answer ({error}); going on with what is cached", store.place());
-            Ok(())
-        }
+        Err(error) if error.is_retryable() => Ok(Some(error)),
         Err(error) => Err(error).with_context(|| format!("the store {}", store.place())),
     }
 }

@@ -58,13 +58,13 @@ fn a_directory_whose_volume_goes_on_elsewhere_leaves_the_store_alone() {
     assert!(!trouble.contains("  "), "{trouble}");
     // What it has is still read there, and a sync that waits for the store is told.
     assert!(fs::read(mount.path("file")).unwrap() == noise(1, 10_000));
-    mount.umount();
+    mount.umount_tells(&["another line of changes", "Copy what only this directory has"]);
     let mount = first.clone().option("--durability", "object").up();
     let mut file = File::create(mount.path("synced")).unwrap();
     file.write_all(b"text").unwrap();
     assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()));
     drop(file);
-    mount.umount();
+    mount.umount_tells(&["another line of changes"]);
     assert_eq!(names_below(&path.join("meta")), shipped, "it has shipped");
     // To the old directory the other's objects are unknown.
     let mount = second.up();
@@ -123,7 +123,7 @@ fn an_old_directory_does_not_take_the_store_of_a_loaded_volume() {
     wait_for("it to notice", LIMIT, || mount.status()["metadata"]["stopped"] == true);
     let trouble = mount.status()["metadata"]["trouble"].to_string();
     assert!(trouble.contains("another line of changes"), "{trouble}");
-    mount.umount();
+    mount.umount_tells(&["another line of changes"]);
     assert_eq!(names_below(&path.join("meta")), shipped, "it has shipped");
     let mount = second.up();
     fs::write(mount.path("later"), b"text").unwrap();

@@ -1,22 +1,25 @@
 //! `sluice bench fs`.
 
+mod chart;
 mod interrupt;
 mod saved;
 mod show;
 mod tier;
 
 use crate::{
-    output::{explained, note, out},
+    output::{explained, out},
     units::{self, quoted, show_size},
 };
 use anyhow::{Context, bail};
+use chart::Chart;
 use clap::Args;
 use indicatif::{ProgressBar, ProgressStyle};
 use sluice_base::SystemClock;
-use sluice_bench::fs::{Line, Offsets, Place, Plan, Variant, Watch, Workload, draw, measure};
+use sluice_bench::fs::{Line, Offsets, Place, Plan, Variant, Watch, Workload, measure};
 use std::{
     fs,
     io::{self, IsTerminal},
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     process::ExitCode,
     sync::Arc,
@@ -93,34 +96,34 @@ pub struct FsArgs {
     #[arg(value_name = "DIR2")]
     second: Option<PathBuf>,
     /// Workloads: seq-write, seq-read, rand-write, rand-read, metadata, small-files; several by comma
-    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = workload)]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = workload, requires = "dir")]
     workload: Vec<Workload>,
     /// seed or corrected
-    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = variant, default_values = ["seed", "corrected"])]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = variant, requires = "dir", default_values = ["seed", "corrected"])]
     variant: Vec<Variant>,
     /// aligned or unaligned, of corrected rand-write and rand-read
-    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = offsets, default_values = ["aligned", "unaligned"])]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = offsets, requires = "dir", default_values = ["aligned", "unaligned"])]
     offsets: Vec<Offsets>,
     /// Threads, and large files
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, requires = "dir", value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]
     threads: u16,
     /// Bytes of a large file, 64K to 1T
-    #[arg(long, value_name = "SIZE", value_parser = units::parse_size, default_value = "1G")]
+    #[arg(long, requires = "dir", value_name = "SIZE", value_parser = units::parse_size, default_value = "1G")]
     size: u64,
     /// Bytes of a read or write at random, 512 to 16M
-    #[arg(long, value_name = "SIZE", value_parser = units::parse_size, default_value = "4K")]
+    #[arg(long, requires = "dir", value_name = "SIZE", value_parser = units::parse_size, default_value = "4K")]
     block: u64,
     /// Time of each rand-write and rand-read
-    #[arg(long, value_name = "N", default_value_t = 60.0)]
+    #[arg(long, requires = "dir", value_name = "N", default_value_t = 60.0)]
     seconds: f64,
     /// Files of metadata
-    #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, requires = "dir", value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     files: u32,
     /// Files of small-files
-    #[arg(long, value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, requires = "dir", value_name = "N", default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     small_files: u32,
     /// Times that each is measured: 2 with DIR2, else 1
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
+    #[arg(long, requires = "dir", value_name = "N", value_parser = clap::value_parser!(u16).range(1..=100))]
     rounds: Option<u16>,
     /// A picture of this run and those of --compare, as SVG
     #[arg(long, value_name = "FILE.svg", value_parser = picture)]
@@ -128,8 +131,8 @@ pub struct FsArgs {
     /// Runs that were saved with --json: in the table and the chart before this one, or without DIR alone; several by comma
     #[arg(long, value_name = "FILE", value_delimiter = ',')]
     compare: Vec<PathBuf>,
-    /// One JSON object a line
-    #[arg(long)]
+    /// One JSON object a line, of what is measured
+    #[arg(long, requires = "dir")]
     json: bool,
 }
 
@@ -169,6 +172,9 @@ pub fn run(args: &FsArgs) -> anyhow::Result<ExitCode> {
         runs.iter().for_each(|(name, lines)| table.saved(name, lines));
     }
     let mut lines: Vec<Line> = Vec::new();
+    check_different(&dirs)?;
+    // A run of hours is not to end with a picture that cannot be written.
+    let chart = args.chart.as_deref().map(Chart::try_out).transpose()?;
     if !dirs.is_empty() {
         let mut places = dirs.into_iter().map(|dir| place(dir)).collect::<anyhow::Result<Vec<_>>>()?;
         check_room(&plan, &places)?;
@@ -188,9 +194,8 @@ pub fn run(args: &FsArgs) -> anyhow::Result<ExitCode> {
     }
     let failed = show::errors(&lines);
     runs.extend(saved::by_dir(None, lines));
-    if let Some(file) = &args.chart {
-        draw(&runs, file)?;
-        note!("the chart is in {}", file.display());
+    if let Some(chart) = chart {
+        chart.draw(&runs)?;
     }
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
@@ -220,6 +225,20 @@ fn plan(args: &FsArgs) -> anyhow::Result<Plan> {
         small_files: args.small_files as usize,
         rounds: rounds.into(),
     })
+}
+
+/// Of one directory twice the lines could not be told apart.
+fn check_different(dirs: &[&PathBuf]) -> anyhow::Result<()> {
+    let [one, two] = dirs else { return Ok(()) };
+    let is_same = |one: &fs::Metadata, two: &fs::Metadata| (one.dev(), one.ino()) == (two.dev(), two.ino());
+    match (fs::metadata(one), fs::metadata(two)) {
+        (Ok(first), Ok(second)) if is_same(&first, &second) => bail!(
+            "{} and {} are the same directory: name another one, or leave it out and say --rounds 2",
+            one.display(),
+            two.display()
+        ),
+        _ => Ok(()),
+    }
 }
 
 fn place(dir: &Path) -> anyhow::Result<Place> {

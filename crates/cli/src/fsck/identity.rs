@@ -10,28 +10,44 @@ use crate::{
 use anyhow::{Context, bail};
 use bytes::Bytes;
 use sluice_meta::fsck::Severity;
-use sluice_object::{PutMode, Store, VOLUME_MARKER};
+use sluice_object::{PutMode, Store, StoreError, VOLUME_MARKER};
 use std::path::Path;
 
 /// Where `up` puts the objects when it is not told.
 const STORE: &str = "file:objects";
 
 /// Compares the copies; with `repair` a damaged one is written anew from the other. `store` says where the store is when the
-/// volume's directory no longer does.
-pub async fn check(dir: &Path, store: Option<&str>, repair: bool, items: &mut Vec<Item>) -> anyhow::Result<()> {
+/// volume's directory no longer does. Tells why the store does not answer, when it does not.
+pub async fn check(
+    dir: &Path,
+    store: Option<&str>,
+    repair: bool,
+    items: &mut Vec<Item>,
+) -> anyhow::Result<Option<StoreError>> {
     match directory::load(dir) {
         Ok(Some(config)) => check_store(dir, &config, repair, items).await,
-        Ok(None) if !directory::has_parts(dir) => Ok(()),
-        Ok(None) => restore(dir, store, repair, items, "meta/volume.json is missing".into()).await,
-        Err(error) if error.is::<Damaged>() => restore(dir, store, repair, items, error.to_string()).await,
+        Ok(None) if !directory::has_parts(dir) => Ok(None),
+        Ok(None) => restore(dir, store, repair, items, "meta/volume.json is missing".into()).await.map(|()| None),
+        Err(error) if error.is::<Damaged>() => {
+            restore(dir, store, repair, items, error.to_string()).await.map(|()| None)
+        }
         Err(error) => Err(error),
     }
 }
 
-async fn check_store(dir: &Path, config: &VolumeConfig, repair: bool, items: &mut Vec<Item>) -> anyhow::Result<()> {
+async fn check_store(
+    dir: &Path,
+    config: &VolumeConfig,
+    repair: bool,
+    items: &mut Vec<Item>,
+) -> anyhow::Result<Option<StoreError>> {
     let store = open_store(config, dir, true)?;
-    // One that is missing or cannot be read is for `check_store` of every start: it may be the wrong bucket.
-    let Ok(bytes) = store.get_blob(VOLUME_MARKER).await else { return Ok(()) };
+    let bytes = match store.get_blob(VOLUME_MARKER).await {
+        Ok(bytes) => bytes,
+        Err(error) if error.is_retryable() => return Ok(Some(error)),
+        // One that is missing or cannot be read is for `ask_store` of every start: it may be the wrong bucket.
+        Err(_) => return Ok(None),
+    };
     match parse_marker(&bytes, &store, dir) {
         Err(error) if error.is::<Damaged>() => {
             if repair {
@@ -40,9 +56,9 @@ async fn check_store(dir: &Path, config: &VolumeConfig, repair: bool, items: &mu
                 put.with_context(|| format!("writing to {}", store.place()))?;
             }
             items.push(item(error.to_string(), repair));
-            Ok(())
+            Ok(None)
         }
-        other => other.map(drop),
+        other => other.map(|_| None),
     }
 }
 

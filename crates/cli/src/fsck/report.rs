@@ -52,9 +52,12 @@ impl Item {
         Self { ino: Some(user.ino.0), path, ..Self::lasting("unreadable-data", Severity::Loss, text) }
     }
 
-    /// The store cannot be listed.
+    /// The store cannot be asked.
     pub fn unreachable(error: &StoreError) -> Self {
-        let text = format!("the objects in the store were not checked: {error}");
+        let text = match error.is_retryable() {
+            true => format!("the store does not answer, so what it has was not checked: {error}"),
+            false => format!("the objects in the store were not checked: {error}"),
+        };
         Self::lasting("store", Severity::Serious, text)
     }
 

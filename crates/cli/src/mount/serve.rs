@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     config::VolumeConfig,
-    control::{Ending, Served, Server, Socket, Taken},
+    control::{Ending, Lacks, Served, Server, Socket, Taken},
     detach::Detaching,
     directory,
     format::{Traces, empty_dir},
@@ -283,7 +283,7 @@ fn run(
     let (server_name, journal) = (args.meta.clone(), dir.display().to_string());
     let (told, clock) = (metadata.clone(), Arc::new(SystemClock::default()));
     runtime.spawn(Alone { metadata: told, mount: mount.clone(), ending, clock, server: server_name, journal }.watch());
-    let result = runtime.block_on(async {
+    let mut result = runtime.block_on(async {
         let guarding = guarding.keep(mountpoint, has_ended.clone());
         tokio::select! {
             biased;
@@ -296,13 +296,21 @@ fn run(
     if mount.has_left() {
         // The session goes on elsewhere.
         work.running.end()?;
-    } else if work.end()?.is_nothing() {
-        kept::forget(&volume, dir);
+    } else {
+        let left = work.end()?;
+        if left.is_nothing() {
+            kept::forget(&volume, dir);
+        } else if let Ok(end) = &mut result {
+            let (changes, files) = (left.changes, left.files);
+            let objects = left.objects.len();
+            let what = format!("{changes} changes of {files} files, and {objects} objects");
+            end.lacks = Some(Lacks { what, comes_later: true });
+        }
     }
     reporting.abort();
     drop(socket);
-    let _watchers = result?;
-    Ok(ExitCode::SUCCESS)
+    let (code, _watchers) = result?.tell(&args.meta, runtime);
+    Ok(code)
 }
 
 /// A mount's directory is of one volume; its journal begins with the first mount.

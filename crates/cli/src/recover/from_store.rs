@@ -55,6 +55,9 @@ pub fn run(meta: &OsStr, store: &str, json: bool) -> anyhow::Result<ExitCode> {
     show(&dir, &made, &restored.expect("it was"), json)
 }
 
+/// About a volume that is where another one is to be made.
+const CHOOSE: &str = "choose another directory, or move that one away: nothing replaces it";
+
 /// What was put into tables.
 pub struct Filled {
     /// The last change of it.
@@ -73,7 +76,7 @@ pub fn make(
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(2).thread_name("sluice-io").enable_all().build()?;
     if !directory::is_recovering(dir) {
-        check_free(dir, false)?;
+        check_free(dir, false, CHOOSE)?;
     }
     let mut traces = Traces::default();
     match runtime.block_on(write(dir, store, &mut traces, fill)) {
@@ -113,7 +116,7 @@ async fn write(
         note!("a recovery into {} was interrupted: it begins anew", dir.display());
         ["journal", "meta"].iter().try_for_each(|part| empty_dir(&dir.join(part)))?;
     } else {
-        check_free(dir, true)?;
+        check_free(dir, true, CHOOSE)?;
     }
     let store = open_store(&nobody, dir, true)?;
     let marker = match store.get_blob(VOLUME_MARKER).await {

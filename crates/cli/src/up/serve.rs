@@ -67,9 +67,8 @@ pub fn serve(args: &UpArgs, dir: &Path, mountpoint: &Path, runtime: &Runtime) ->
     drop((monitor, mount));
     running.end()?;
     drop(socket);
-    // Those who asked for the umount are told by the end of their connection, which comes with the end of the process.
-    let _watchers = result?;
-    Ok(ExitCode::SUCCESS)
+    let (code, _watchers) = result?.tell(&what, runtime);
+    Ok(code)
 }
 
 /// Opens the volume and mounts it, or serves the mount that was taken over.
