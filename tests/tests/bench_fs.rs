@@ -277,6 +277,8 @@ fn mistakes_are_told_with_what_to_do() {
         (&[&dir, "--block", "100"], &["--block is 512 to 16M"]),
         (&[&dir, "--size", "64K", "--block", "64K"], &["at most half of --size"]),
         (&[&dir, "--size", "1T", "--threads", "256"], &["256.00 TiB are needed", "smaller --size"]),
+        (&[&dir, &format!("{dir}/.")], &["are the same directory", "--rounds"]),
+        (&[&dir, "--chart", "/no/such/chart.svg"], &["/no/such/chart.svg", "no such file"]),
         (&["--compare", &file], &["is no run saved with --json"]),
         (&["--compare", "/no/such/file"], &["/no/such/file", "no such file"]),
     ] {
@@ -284,6 +286,8 @@ fn mistakes_are_told_with_what_to_do() {
     }
     for (args, words) in [
         (&[][..], "<DIR>"),
+        (&["--compare", &file, "--json"], "<DIR>"),
+        (&["--compare", &file, "--threads", "2"], "<DIR>"),
         (&[&dir, "--workload", "no-such"], "choose from seq-write"),
         (&[&dir, "--variant", "no-such"], "choose from seed, corrected"),
         (&[&dir, "--threads", "0"], "1..=256"),
@@ -293,6 +297,10 @@ fn mistakes_are_told_with_what_to_do() {
         assert!(ran.code == Some(2) && ran.stderr.contains(words), "{words}: {ran:?}");
     }
     assert_eq!(fs::read_dir(&dir).expect("a directory").count(), 1, "something is left");
+    // A chart that cannot be drawn costs nobody a run: the default one takes minutes. Nor does one that is not drawn leave a file.
+    let chart = format!("{dir}/chart.svg");
+    sluice(["bench", "fs", &dir, "--size", "1T", "--threads", "256", "--chart", &chart]).refused_with(&["are needed"]);
+    assert!(!Path::new(&chart).exists(), "something is left");
 }
 
 #[test]

@@ -98,7 +98,9 @@ fn a_volume_comes_back_from_its_dump() {
     assert!(!second.dir().exists(), "something is left");
     let ran = load(&second, &file, &store, &["--force"]).ok();
     assert!(ran.stdout.contains("loaded volume"), "{ran:?}");
-    load(&second, &file, &store, &["--force"]).refused_with(&["holds volume", "already"]);
+    let ran = load(&second, &file, &store, &["--force"]);
+    assert!(!ran.stderr.contains("--force"), "it would not help: {ran:?}");
+    ran.refused_with(&["holds volume", "already", "choose another directory"]);
     let again = second.sluice(["dump".as_ref(), second.dir().as_os_str()]).ok().stdout;
     let text = fs::read_to_string(&file).unwrap();
     assert!(records(&again) == records(&text), "the dumps differ");

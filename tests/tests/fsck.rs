@@ -277,3 +277,28 @@ fn a_store_that_is_down_is_a_finding() {
     volume.fsck_is_clean();
     gateway.stop();
 }
+
+/// To be survived: a table of the metadata rots. It is told which file that is, and what else there is.
+#[test]
+fn a_damaged_table_of_the_metadata_is_named() {
+    if skipped_in_local_mode("a_damaged_table_of_the_metadata_is_named") {
+        return;
+    }
+    let volume = volume();
+    let mount = volume.up();
+    for number in 0..200 {
+        fs::write(mount.path(format!("file-{number}")), noise(number, 3000)).unwrap();
+    }
+    mount.umount();
+    let tables = volume.dir().join("meta/tables/tables");
+    let files = fs::read_dir(&tables).unwrap().map(|entry| entry.unwrap().path());
+    let table = files.max_by_key(|path| path.metadata().unwrap().len()).expect("a table");
+    let file = fs::OpenOptions::new().write(true).open(&table).unwrap();
+    file.write_all_at(&[0xa5; 64], table.metadata().unwrap().len() / 4).unwrap();
+    for options in [&[][..], &["--repair"]] {
+        let ran = fsck(&volume, options);
+        assert_eq!((ran.code, &ran.stderr[..]), (Some(1), ""), "{ran:#?}");
+        let words = ["loss ", table.to_str().unwrap(), "is damaged", "sluice recover --from-store"];
+        assert!(words.iter().all(|words| ran.stdout.contains(words)), "{ran:#?}");
+    }
+}

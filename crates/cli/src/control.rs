@@ -168,6 +168,11 @@ fn socket_path(dir: &Path) -> PathBuf {
     dir.join("control.sock")
 }
 
+/// Whether the process that worked on `dir` left its socket: it takes that away when it ends by itself.
+pub fn is_socket_left(dir: &Path) -> bool {
+    socket_path(dir).exists()
+}
+
 /// A connection to a running mount.
 pub struct Control {
     stream: UnixStream,

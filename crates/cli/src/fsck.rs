@@ -80,7 +80,14 @@ pub fn run(args: &FsckArgs) -> anyhow::Result<ExitCode> {
     if outcome.left() == 0
         && let Some(volume) = open_for_repair(&dir, args.repair, &mut outcome.items)?
     {
-        check(args, &dir, volume, &runtime, silent, &mut outcome)?;
+        let checked = check(args, &dir, volume, &runtime, silent, &mut outcome);
+        if let Err(error) = checked {
+            let damaged = offline::damaged_tables(&dir)?;
+            if damaged.is_empty() {
+                return Err(error);
+            }
+            outcome.items.extend(damaged);
+        }
     }
     outcome.print(args.json, args.repair)?;
     Ok(if outcome.left() == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -164,6 +164,7 @@ impl Running {
 pub struct End {
     /// The connections of those who wait for it.
     watchers: mpsc::Receiver<Asker>,
+    ending: Arc<Ending>,
     /// What the store does not have.
     pub lacks: Option<Lacks>,
     /// The mount goes on in another process.
@@ -184,6 +185,9 @@ impl End {
             false => Told::Unmounted { lacks: self.lacks.clone() },
         };
         let code = if self.lacks.is_some() { ExitCode::FAILURE } else { ExitCode::SUCCESS };
+        /// For those who do not take what they are told.
+        const PATIENCE: Duration = Duration::from_secs(5);
+        let _ = runtime.block_on(async { tokio::time::timeout(PATIENCE, self.ending.nobody_asks()).await });
         let mut watchers: Vec<Asker> = std::iter::from_fn(|| self.watchers.try_recv().ok()).collect();
         for asker in &mut watchers {
             // Who does not listen any more has gone away.
@@ -223,7 +227,7 @@ pub async fn until_the_end(
     if mount.has_left() {
         // Programs wait: what is left to store, and what has no name, is the next process's.
         note!("{what} goes on in the process that took it over");
-        return Ok(End { watchers, lacks: None, has_left: true });
+        return Ok(End { watchers, ending, lacks: None, has_left: true });
     }
     ending.wanted.send_replace(true);
     // With the kernel's references gone, what has no name has no user: it is not worth storing.
@@ -231,7 +235,7 @@ pub async fn until_the_end(
     let _ = tokio::task::spawn_blocking(move || last.reclaim_rest()).await;
     let lacks = drain(&vfs, ship.as_deref()).await;
     drop(drained);
-    Ok(End { watchers, lacks, has_left: false })
+    Ok(End { watchers, ending, lacks, has_left: false })
 }
 
 /// Stores all bytes, however long the store is away, and then the metadata, for which nobody need wait so long: the directory has it. Tells what

@@ -117,6 +117,7 @@ fn serve(args: &ServeArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<Exit
     };
     let journal_bytes = args.journal_size;
     let options = OpenOptions { cache_bytes, journal_bytes, cache_dir, ship: true, ..OpenOptions::default() };
+    volume::warn_of_small_disk(dir, journal_bytes);
     let volume = Volume::open(dir, &options)?;
     let socket = Socket::bind(dir)?;
     let detaching = if args.detach { Some(Detaching::prepare()?) } else { None };

@@ -1,14 +1,13 @@
 //! `sluice status`.
 
 mod node;
+mod resting;
 pub mod served;
 
 use crate::{
     config::VolumeConfig,
     control::{Ask, Control, Told},
-    describe, directory,
-    lock::VolumeLock,
-    mounts,
+    describe, directory, mounts,
     output::out,
     reach::START_TIME,
     scrub, units,
@@ -66,13 +65,10 @@ pub fn run(args: &StatusArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let (dir, config) = find(&args.target)?;
-    let mut status = told_by(&dir)?.unwrap_or_else(|| {
-        let held_by = VolumeLock::holder(&dir);
-        let state = if held_by.is_some() { "in use" } else { "not mounted" };
-        json!({
-            "volume": config.id, "store": config.store, "tier": config.durability, "running": false, "state": state, "held_by": held_by,
-        })
-    });
+    let mut status = match told_by(&dir)? {
+        Some(status) => status,
+        None => resting::look(&dir, &config)?,
+    };
     // A mount knows itself; of the others its server knows.
     if let (Some(server), true) = (status["server"].as_str(), status["mountpoint"].is_string()) {
         match served::ask(server, SERVER_TIME) {
@@ -137,10 +133,7 @@ fn print(dir: Option<&Path>, status: &Value) {
     out!("store      {}", text("store"));
     let numbers = &status["numbers"];
     if status["running"] != json!(true) {
-        match status["held_by"].as_str() {
-            Some(holder) => out!("state      in use by {holder}"),
-            None => out!("state      not mounted, tier {}", text("tier")),
-        }
+        resting::print(status);
         return;
     }
     let at = status["mountpoint"].as_str().or(status["server"].as_str()).unwrap_or("-");

@@ -5,13 +5,15 @@ use crate::{
     directory,
     lock::VolumeLock,
     output::{explained, note},
+    units::show_size,
 };
 use anyhow::{Context, anyhow, bail};
 use sluice_base::{Clock, Entropy, ObjectId, OsEntropy, Pages, Seq, SystemClock, VolumeId, disk::RealDisk};
 use sluice_join::{Kept, Replayed};
 use sluice_journal::{Committer, Journal, JournalError, JournalOptions};
 use sluice_meta::{
-    Caller, Namespace,
+    Caller, Namespace, fsck,
+    records::{ObjectRecord, ObjectState},
     store::{LsmOptions, LsmTables, MetaStore},
 };
 use sluice_object::{AwsSettings, Store, StoreError, StoreOptions, VOLUME_MARKER};
@@ -64,6 +66,22 @@ impl OpenOptions {
     pub fn lock(&self, dir: &Path) -> anyhow::Result<VolumeLock> {
         let lock = VolumeLock::take(dir)?;
         if self.cache_bytes == 0 { Ok(lock) } else { lock.with_cache(&self.cache_path(dir)) }
+    }
+}
+
+/// Says it when the disk of the journal in `dir` cannot hold one of `journal_bytes`: writes would meet a full disk, not the journal's brake.
+pub fn warn_of_small_disk(dir: &Path, journal_bytes: u64) {
+    let journal = dir.join("journal");
+    let Ok(disk) = rustix::fs::statvfs(&journal) else { return };
+    let room = bytes_in(&journal).saturating_add(disk.f_bavail.saturating_mul(disk.f_frsize));
+    if room < journal_bytes {
+        note!(
+            "warning: the journal may grow to {}, but on its disk {} has room for {}: writes fail when that is full. With a smaller \
+             --journal-size they wait for the store before",
+            show_size(journal_bytes),
+            journal.display(),
+            show_size(room)
+        );
     }
 }
 
@@ -272,6 +290,20 @@ pub fn replay(
 pub fn look(dir: &Path, id: VolumeId) -> anyhow::Result<(Left, u64)> {
     let bytes = journal_bytes_at_least(dir);
     sluice_join::look(Arc::new(RealDisk), open_tables(dir)?, journal_options(dir, id, bytes, Seq(1)), dir)
+}
+
+/// Objects, and bytes of files in them, that the volume in `dir` has and its store lacks. Nobody else may use `dir` meanwhile.
+pub fn look_unstored(dir: &Path, id: VolumeId) -> anyhow::Result<(u64, u64)> {
+    let bytes = journal_bytes_at_least(dir);
+    let view = sluice_join::view(Arc::new(RealDisk), open_tables(dir)?, journal_options(dir, id, bytes, Seq(1)), dir)?;
+    let (mut objects, mut bytes) = (0, 0);
+    fsck::objects(&view, &mut |_, record| {
+        let is_unstored = |record: &ObjectRecord| matches!(record.state, ObjectState::Open | ObjectState::Sealed);
+        if let Some(record) = record.filter(|record| is_unstored(record) && record.live_bytes > 0) {
+            (objects, bytes) = (objects + 1, bytes + record.live_bytes);
+        }
+    })?;
+    Ok((objects, bytes))
 }
 
 /// Room for the journal in `dir` as it is, and for what is written to end with it.

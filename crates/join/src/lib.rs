@@ -21,7 +21,7 @@ mod work;
 pub use lanes::NodesByThread;
 pub use link::{Callbacks, Deaf, KEEP_INTERVAL, Kernel, NetLink, NoKernel, Peers, keep};
 pub use overview::{Overview, SessionOverview};
-pub use replayed::{Kept, Replayed, look};
+pub use replayed::{Kept, Replayed, look, view};
 pub use report::Reporter;
 pub use service::MetaService;
 pub use work::Work;

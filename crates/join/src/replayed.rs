@@ -96,6 +96,16 @@ pub fn look(
     Ok((left, bytes))
 }
 
+/// The metadata in a volume's directory, brought up to the end of its journal in memory, without taking anything up.
+pub fn view(
+    disk: Arc<dyn Disk>,
+    tables: Arc<dyn Tables>,
+    journal: JournalOptions,
+    dir: &Path,
+) -> anyhow::Result<Arc<MetaStore>> {
+    Ok(applied(&disk, &tables, journal, dir, |_, _| {})?.0)
+}
+
 /// Brings `tables` up to the end of the journal, of which `each` hears every record; a view of them then, with what opens the journal once more, and its last record.
 fn applied(
     disk: &Arc<dyn Disk>,

@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use sluice_tests::{NOBODY, Ran, Scratch, Volume, run, sluice, sluice_binary};
+use sluice_tests::{NOBODY, Ran, Scratch, Volume, as_user, run, sluice, sluice_binary};
 
 use crate::{detached::Detached, needs_binary};
 
@@ -91,7 +91,7 @@ fn symbolic_links_to_a_mount_point() {
     drop(mount);
     volume.up().kill9_and_leave_the_mount_point();
     let status = sluice(["status".as_ref(), link.as_os_str(), "--json".as_ref()]).ok().json();
-    assert_eq!(status["state"], "not mounted");
+    assert_eq!(status["state"], "killed");
     sluice(["umount".as_ref(), link.as_os_str()]).ok();
     mount_is_gone(&volume);
     // And where the link leads to a dead mount, a new one takes its place.
@@ -100,6 +100,30 @@ fn symbolic_links_to_a_mount_point() {
     mount.mnt = link;
     mount.up(&[]);
     mount.umount(&[]).ok();
+}
+
+/// Each command says whose directory it is that this user may not enter, and makes nothing.
+#[test]
+fn a_volume_of_another_user_is_told_as_such() {
+    needs_binary!();
+    let volume = Volume::new();
+    let mount = volume.up();
+    let (dir, store) = (volume.dir(), format!("file:{}", volume.dir().join("objects").display()));
+    let dir = dir.to_str().unwrap();
+    let said = ["permission denied", dir, "run it as the owner of the directory or as root"];
+    let refused = |args: &[&str]| as_user(NOBODY, NOBODY, &[], || sluice(args)).refused_with(&said);
+    let root = volume.mountpoint();
+    let root = root.to_str().unwrap();
+    for args in [["umount", root], ["flush", root], ["status", root], ["scrub", root]] {
+        refused(&args);
+    }
+    mount.umount();
+    for args in [["status", dir], ["fsck", dir], ["gc", dir], ["dump", dir], ["flush", dir]] {
+        refused(&args);
+    }
+    refused(&["up", dir, root]);
+    refused(&["serve", dir, "--listen", "127.0.0.1:0"]);
+    refused(&["recover", "--from-store", &store, dir]);
 }
 
 fn mount_is_gone(volume: &Volume) {

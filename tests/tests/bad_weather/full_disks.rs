@@ -42,6 +42,7 @@ fn the_journal_disk_is_full() {
     volume.up().umount();
     let disk = SmallDisk::new(volume.dir().join("journal"), 48);
     let mount = volume.up();
+    assert!(mount.log().contains("warning: the journal may grow to 256.00 MiB"), "{}", mount.log());
     let written = fill(&mount);
     mount.kill9();
     let mount = volume.up();

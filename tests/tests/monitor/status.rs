@@ -1,8 +1,9 @@
 //! `sluice status` of a served volume, by its server, its directory and a mount.
 
 use super::{LIMIT, MIB, noise};
+use rustix::mount::UnmountFlags;
 use serde_json::Value;
-use sluice_tests::{Server, group::Node, skipped_in_local_mode, sluice, wait_for};
+use sluice_tests::{Server, Volume, group::Node, skipped_in_local_mode, sluice, wait_for};
 use std::fs;
 
 fn of_server(server: &Server) -> Value {
@@ -73,4 +74,44 @@ fn a_server_that_is_away_or_was_restarted() {
     assert_eq!(status["state"], "mounted");
     server.start();
     wait_for("the session to be back", LIMIT, || session(&of_server(&server), "/mount")["state"] == "live");
+}
+
+/// Whose process was killed is told so, with what only its directory has and what goes on with that.
+#[test]
+fn what_was_killed_is_told_with_what_it_had() {
+    if skipped_in_local_mode("what_was_killed_is_told_with_what_it_had") {
+        return;
+    }
+    let volume = Volume::new().option("--upload-delay", "1h");
+    let dir = volume.dir();
+    let dir = dir.to_str().expect("text");
+    let told = |target: &str, words: &[&str]| {
+        let text = sluice(["status", target]).ok().stdout;
+        words.iter().for_each(|words| assert!(text.contains(words), "`{words}` is missing:\n{text}"));
+    };
+    let json = |target: &str| sluice(["status", target, "--json"]).ok().json();
+    let mount = volume.up();
+    fs::write(mount.path("file"), noise(1, MIB)).unwrap();
+    // Written again, it is no more than it was.
+    fs::write(mount.path("file"), noise(2, MIB)).unwrap();
+    mount.kill9();
+    told(dir, &["killed, tier journal", "1.00 MiB in 1 objects", "sluice up", dir]);
+    let status = json(dir);
+    assert_eq!((&status["state"], &status["unstored_bytes"]), (&"killed".into(), &MIB.into()), "{status}");
+    let mount = volume.up();
+    assert!(fs::read(mount.path("file")).unwrap() == noise(2, MIB));
+    mount.umount();
+    let status = json(dir);
+    assert_eq!((&status["state"], &status["unstored_bytes"]), (&"not mounted".into(), &0.into()), "{status}");
+    assert!(!sluice(["status", dir]).ok().stdout.contains("sluice up"));
+    // Of a served volume by where it was mounted.
+    let server = Server::new();
+    let mount = server.try_mount("mount", &["--upload-delay", "1h"]).unwrap_or_else(|ran| panic!("{ran:#?}"));
+    fs::write(mount.path("file"), noise(1, MIB)).unwrap();
+    let at = mount.root().to_path_buf();
+    let again = mount.again();
+    mount.kill9_and_leave_the_mount_point();
+    told(at.to_str().expect("text"), &["killed", "1.00 MiB in 1 objects", &format!("sluice mount {}", server.meta())]);
+    rustix::mount::unmount(&at, UnmountFlags::DETACH).expect("detach the dead mount");
+    again().umount();
 }

@@ -170,7 +170,9 @@ fn mistakes_are_told_with_what_to_do() {
     made.sluice(["format", made.dir().to_str().unwrap(), "--store", &store]).ok();
     recover(&volume, &store).refused_with(&["holds no metadata"]);
     assert!(!volume.dir().exists(), "nothing is left behind");
-    recover(&made, &store).refused_with(&["holds volume"]);
+    let ran = recover(&made, &store);
+    assert!(!ran.stderr.contains("--force"), "it has none: {ran:?}");
+    ran.refused_with(&["holds volume", "choose another directory"]);
     let up =
         ["up", made.dir().to_str().unwrap(), made.mountpoint().to_str().unwrap(), "--durability"].map(String::from);
     for (tier, words) in [("replicated", "is not built yet"), ("none", "there is no tier `none`")] {

@@ -14,7 +14,7 @@ use sluice_tests::{
 use std::{
     fs::{self, File},
     io,
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, MetadataExt},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::SeqCst},
@@ -151,7 +151,12 @@ fn a_new_process_that_cannot_open_the_volume() {
     let writer = Writer::start(&mount);
     writer.gets_on();
     let lock = File::open(volume.dir().join("lock")).unwrap();
+    let ino = lock.metadata().unwrap().ino();
     let locked = in_background(move || flock(&lock, FlockOperation::LockExclusive).map(|()| lock));
+    // proc_locks(5): `1: -> FLOCK  ADVISORY  WRITE 12 fe:00:34 0 EOF` waits.
+    let waits = |line: &str| line.contains("-> FLOCK") && line.contains(&format!(":{ino} "));
+    let table = || fs::read_to_string("/proc/locks").unwrap();
+    wait_for("the other to wait for the lock", LIMIT, || table().lines().any(waits));
     let (code, log) = mount.successor(&[]).ended();
     assert_eq!(code, Some(1), "{log}");
     let said = ["in use", "ENOTCONN", "nothing acked is lost", "sluice up"];

@@ -31,9 +31,32 @@ pub struct Ending {
     pub wanted: watch::Sender<bool>,
     /// Why not all is done.
     pub given_up: watch::Sender<Option<String>>,
+    /// Those who asked, as long as their connections are not where the last word is told.
+    asking: watch::Sender<usize>,
+}
+
+/// One of them.
+struct Asking(Arc<Ending>);
+
+impl Asking {
+    fn new(ending: &Arc<Ending>) -> Self {
+        ending.asking.send_modify(|count| *count += 1);
+        Self(ending.clone())
+    }
+}
+
+impl Drop for Asking {
+    fn drop(&mut self) {
+        self.0.asking.send_modify(|count| *count -= 1);
+    }
 }
 
 impl Ending {
+    /// Resolves when the connections of all who asked are where the last word is told; they have heard that the drain is over.
+    pub async fn nobody_asks(&self) {
+        let _ = self.asking.subscribe().wait_for(|count| *count == 0).await;
+    }
+
     /// Resolves with the reason.
     async fn gave_up(&self) -> String {
         let mut given_up = self.given_up.subscribe();
@@ -104,6 +127,7 @@ impl Server {
                 hand_over::give(self, asker, hand_over::Heir { format, mountpoint, cache }).await
             }
             Ask::Umount { lazy } => {
+                let _asking = Asking::new(&self.ending);
                 tokio::select! {
                     ended = self.end(&mut asker, lazy, drained) => if !ended? { return Ok(()) },
                     error = self.ending.gave_up() => return asker.tell(&Told::Failed { error }).await,

@@ -16,7 +16,11 @@ use sluice_meta::{
     fsck::Severity,
     store::{LsmOptions, LsmTables, Tables, replay},
 };
-use std::{fs, path::Path, sync::Arc};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 /// Smallest cache that unstored data is looked for with, when there is none.
 const CACHE_BYTES: u64 = 1 << 30;
@@ -94,7 +98,7 @@ fn tables_ahead(dir: &Path, options: JournalOptions) -> anyhow::Result<Option<Se
     Ok((found.last_seq < persisted).then_some(persisted))
 }
 
-fn set_aside(dir: &Path) -> anyhow::Result<std::path::PathBuf> {
+fn set_aside(dir: &Path) -> anyhow::Result<PathBuf> {
     let free = (1..).map(|number| dir.join(format!("journal.damaged-{number}"))).find(|path| !path.exists());
     let aside = free.expect("numbers do not end");
     let journal = dir.join("journal");
@@ -118,4 +122,18 @@ pub fn unstored(dir: &Path) -> anyhow::Result<Option<Item>> {
         );
         Item::lasting("unstored-data", Severity::Loss, text)
     }))
+}
+
+/// The files of the metadata that are damaged.
+pub fn damaged_tables(dir: &Path) -> anyhow::Result<Vec<Item>> {
+    let tables = LsmTables::open(&dir.join("meta/tables"), LsmOptions::default())?;
+    let item = |file: &PathBuf| {
+        let text = format!(
+            "{} is damaged, a table of the metadata, which was not checked to its end: restore meta/ and journal/ from a copy, or have \
+             `sluice recover --from-store` make the volume of what the store has",
+            file.display()
+        );
+        Item::lasting("metadata-table", Severity::Loss, text)
+    };
+    Ok(tables.damaged_files().iter().map(item).collect())
 }

@@ -201,6 +201,7 @@ fn open(
     let (dir, Reached { config, clock, .. }) = (&place.state, reached);
     let name = mountpoint.display().to_string();
     let (options, upload_delay) = (place.options(args), args.upload_delay);
+    volume::warn_of_small_disk(dir, options.journal_bytes);
     let tier = args.durability.unwrap_or(config.durability);
     let work = AtWork::begin(
         Opening { dir, options, upload_delay, tier, name: &name, takes_damaged: true, inherited },

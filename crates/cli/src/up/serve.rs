@@ -87,6 +87,7 @@ fn begin(
         ship: true,
         ..OpenOptions::default()
     };
+    volume::warn_of_small_disk(dir, options.journal_bytes);
     let volume = Volume::open(dir, &options)?;
     if volume.recovered.damaged_segments > 0 {
         note!(

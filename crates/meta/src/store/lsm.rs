@@ -21,7 +21,7 @@ use parking_lot::Mutex;
 use sluice_base::Seq;
 use std::{
     collections::HashMap,
-    path::Path,
+    path::{Path, PathBuf},
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -99,6 +99,13 @@ impl Active {
 }
 
 impl LsmTables {
+    /// Reads all tables; the files of those that are damaged.
+    pub fn damaged_files(&self) -> Vec<PathBuf> {
+        let version = self.tree.current_version();
+        let is_damaged = |table: &&lsm_tree::Table| table.iter().any(|entry| entry.is_err());
+        version.iter_tables().filter(is_damaged).map(|table| table.path.to_path_buf()).collect()
+    }
+
     /// Opens the tables in `dir`, creating them if there are none.
     pub fn open(dir: &Path, options: LsmOptions) -> Result<Self, EngineError> {
         let install_at = SequenceNumberCounter::default();

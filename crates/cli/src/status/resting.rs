@@ -1,0 +1,73 @@
+//! A volume, or what a mount has of a served one, on which no process works.
+
+use crate::{
+    config::VolumeConfig,
+    control::is_socket_left,
+    describe,
+    lock::VolumeLock,
+    mount::kept::Record,
+    output::out,
+    units::{quoted, show_size},
+    volume,
+};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// What is in `dir`, as far as nobody is at work on it.
+pub fn look(dir: &Path, config: &VolumeConfig) -> anyhow::Result<Value> {
+    let mut status = json!({ "volume": config.id, "store": config.store, "tier": config.durability, "running": false });
+    // Held while it is looked at: a start meanwhile waits.
+    let _lock = match VolumeLock::look(dir)? {
+        Ok(lock) => lock,
+        Err(holder) => {
+            (status["state"], status["held_by"]) = ("in use".into(), holder.into());
+            return Ok(status);
+        }
+    };
+    status["held_by"] = Value::Null;
+    status["state"] = if is_socket_left(dir) { "killed".into() } else { "not mounted".into() };
+    let mount = Record::load(dir);
+    status["next"] = match &mount {
+        Some(record) => format!("sluice mount {} {}", quoted(&record.server), quoted(&record.mountpoint)),
+        None => format!("sluice up {} MOUNTPOINT", quoted(dir)),
+    }
+    .into();
+    let looked = config.id().and_then(|id| match &mount {
+        Some(_) => volume::look(dir, id).map(|(left, bytes)| (left.objects.len() as u64, bytes)),
+        None => volume::look_unstored(dir, id),
+    });
+    match looked {
+        Ok((objects, bytes)) => (status["unstored_objects"], status["unstored_bytes"]) = (objects.into(), bytes.into()),
+        Err(error) => status["trouble"] = describe(&error).into(),
+    }
+    Ok(status)
+}
+
+pub fn print(status: &Value) {
+    let text = |key: &str| status[key].as_str().unwrap_or("-");
+    if let Some(holder) = status["held_by"].as_str() {
+        out!("state      in use by {holder}");
+        return;
+    }
+    let is_killed = status["state"] == "killed";
+    match is_killed {
+        true => out!("state      killed, tier {}: its process is gone and did not end it", text("tier")),
+        false => out!("state      not mounted, tier {}", text("tier")),
+    }
+    let (objects, bytes) = (status["unstored_objects"].as_u64(), status["unstored_bytes"].as_u64().unwrap_or(0));
+    match objects {
+        Some(0) if is_killed => {
+            out!("dirty      no bytes of files above 4 KiB; perhaps the latest changes of the metadata")
+        }
+        Some(0) | None => {}
+        Some(objects) => {
+            out!("dirty      {} in {objects} objects: acked, here, not yet in the store", show_size(bytes));
+        }
+    }
+    if is_killed || objects.is_some_and(|objects| objects > 0) {
+        out!("next       `{}` goes on with what is here, and stores it", text("next"));
+    }
+    if let Some(trouble) = status["trouble"].as_str() {
+        out!("trouble    {trouble}");
+    }
+}
