@@ -1,7 +1,7 @@
 //! `sluice status`.
 
 mod node;
-mod resting;
+pub mod resting;
 pub mod served;
 
 use crate::{

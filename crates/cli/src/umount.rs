@@ -2,9 +2,11 @@
 
 use crate::{
     control::{Ask, Control, Lacks, Told},
+    directory,
     mounts::{self, Found},
     output::note,
     progress::Progress,
+    status,
     units::{quoted, show_size},
 };
 use anyhow::{Context, anyhow, bail};
@@ -54,6 +56,13 @@ pub fn run(args: &UmountArgs) -> anyhow::Result<ExitCode> {
 fn take_away(found: &Found) -> anyhow::Result<()> {
     let Found { at, dir, .. } = found;
     sluice_fuse::unmount(at, true).with_context(|| format!("unmounting {}", at.display()))?;
+    let looked = directory::load(dir)?.map(|config| status::resting::look(dir, &config)).transpose()?;
+    let number = |key: &str| looked.as_ref().and_then(|found| found[key].as_u64()).unwrap_or(0);
+    let (objects, bytes) = (number("unstored_objects"), show_size(number("unstored_bytes")));
+    if objects > 0 {
+        let what = format!("{bytes} in {objects} objects, and perhaps the latest changes: its process was gone");
+        return Err(not_stored(found, &Lacks { what, comes_later: true }));
+    }
     note!(
         "the process of {} was gone; what it had acked is in {}, the next {} stores it",
         at.display(),
