@@ -12,13 +12,16 @@ use crate::{
     volume::Volume,
 };
 use anyhow::anyhow;
-use futures::{FutureExt, future::ready};
+use futures::{
+    FutureExt,
+    future::{BoxFuture, ready},
+};
 use sluice_fuse::{Config, LeftMount, MountOptions, ServeOptions, Session, StartError, VfsHandler};
 use sluice_join::Work;
 use sluice_meta::Namespace;
 use sluice_ship::{Shipper, ShipperParts};
 use sluice_vfs::{
-    Parts, Settings, Ship, Vfs,
+    Owner, Parts, Settings, Ship, Vfs,
     gc::{GcParts, GcSettings, Relocate},
 };
 use std::{path::Path, process::ExitCode, sync::Arc, time::Duration};
@@ -78,6 +81,7 @@ impl Running {
             None => Arc::new(|_| ready(Err("this process does not take the metadata to the store".into())).boxed()),
         };
         tier.put_into(&mut settings, &to_store);
+        settings.owner = ship.clone().map(|ship| Arc::new(ShipOwner(ship)) as Arc<dyn Owner>);
         let (others, group, metadata) = (None, None, namespace.clone());
         let parts =
             Parts { namespace, journal, committer, cache, store, clock, entropy, session, others, group, runtime };
@@ -243,8 +247,14 @@ pub async fn until_the_end(
 async fn drain(vfs: &Vfs, ship: Option<&Shipper>) -> Option<Lacks> {
     const SHIP_WAIT: Duration = Duration::from_secs(10);
     vfs.drain().await;
+    let given_up = vfs.given_up();
+    let left_here = (given_up > 0).then(|| {
+        format!("{given_up} objects, which stay in this directory alone: another one goes on with the volume, and has something in their places")
+    });
     let ship = ship?;
-    let why = ship.finish(SHIP_WAIT).await.err()?;
+    let Err(why) = ship.finish(SHIP_WAIT).await else {
+        return left_here.map(|what| Lacks { what, comes_later: false });
+    };
     let status = ship.status();
     let changes = match (status.shipped_seq, status.behind_records) {
         (Some(_), 1) => "the latest change".into(),
@@ -253,6 +263,7 @@ async fn drain(vfs: &Vfs, ship: Option<&Shipper>) -> Option<Lacks> {
         (None, _) => "the latest changes".into(),
     };
     let what = format!("{changes} of the metadata, with what files of up to 4 KiB have in them: {why}");
+    let what = left_here.map_or(what.clone(), |here| format!("{here}; and {what}"));
     Some(Lacks { what, comes_later: !status.stopped })
 }
 
@@ -322,6 +333,31 @@ async fn heed_signals(mut signals: Signals, mount: Arc<Session>, ending: Arc<End
         if let Err(error) = mount.unmount(true) {
             note!("{error}");
         }
+    }
+}
+
+/// What ships knows whose the store is.
+struct ShipOwner(Arc<Shipper>);
+
+impl std::fmt::Debug for ShipOwner {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Shipper")
+    }
+}
+
+impl Owner for ShipOwner {
+    fn is_ours(&self) -> BoxFuture<'static, Result<(), String>> {
+        let ship = self.0.clone();
+        async move { ship.is_ours().await }.boxed()
+    }
+
+    fn confirmed(&self) -> BoxFuture<'static, Result<(), String>> {
+        let ship = self.0.clone();
+        async move { ship.confirmed().await }.boxed()
+    }
+
+    fn lost(&self) -> Option<String> {
+        self.0.stopped()
     }
 }
 

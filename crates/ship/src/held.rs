@@ -68,6 +68,7 @@ impl Held {
     }
 
     /// The last record up to which the store has every object of `needed` that has live bytes there, and that is not between two of `together`.
+    /// What is missing is given up: whoever would store it still, and take that for the end of a sync, finds its place taken.
     ///
     /// What a sync has returned for is not behind it: up to some record, no earlier, the store had the log and every object that was ever begun, but
     /// those that a record up to there gave up. So none is missing there.
@@ -81,7 +82,8 @@ impl Held {
             match store.find_object(id).await {
                 // It has arrived, which is what is asked for.
                 Err(StoreError::Corrupt { .. }) => Ok((id, false)),
-                found => found.map(|found| (id, found.is_none())),
+                Ok(None) => Ok((id, store.give_up_object(id).await?)),
+                found => found.map(|_| (id, false)),
             }
         };
         let mut looks = stream::iter(needed).map(is_missing).buffer_unordered(REQUESTS_MAX);

@@ -153,7 +153,9 @@ enum ShipError {
 impl ShipError {
     /// It is of no use to try again.
     fn is_last(&self) -> bool {
-        matches!(self, Self::Older { .. } | Self::Fenced | Self::OtherLine(_))
+        // What is invalid is so for good: of a newer version, above all.
+        let is_invalid = matches!(self, Self::Store(StoreError::Invalid { .. }));
+        is_invalid || matches!(self, Self::Older { .. } | Self::Fenced | Self::OtherLine(_))
     }
 }
 

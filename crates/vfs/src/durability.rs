@@ -1,7 +1,7 @@
 //! What fsync waits for.
 
 use crate::Vfs;
-use futures::future::{BoxFuture, join};
+use futures::future::{BoxFuture, try_join};
 use sluice_base::{Errno, Seq};
 use sluice_run::lock::Mutex;
 use std::{
@@ -15,6 +15,16 @@ use std::{
 
 /// Resolves when the store has the metadata up to a record, or says why it will not.
 pub type Ship = dyn Fn(Seq) -> BoxFuture<'static, Result<(), String>> + Send + Sync;
+
+/// Whose changes the store has the metadata of, in the process that takes it there. Another one may have gone on with the volume from the store.
+pub trait Owner: fmt::Debug + Send + Sync {
+    /// Resolves once it is known that the store has this process's, or why not.
+    fn is_ours(&self) -> BoxFuture<'static, Result<(), String>>;
+    /// Resolves when whoever recovers the volume from the store would look at it again after this was called; or why that is not this process's any more.
+    fn confirmed(&self) -> BoxFuture<'static, Result<(), String>>;
+    /// Why the store is not this process's any more, where that is known.
+    fn lost(&self) -> Option<String>;
+}
 
 /// When fsync returns.
 #[derive(Clone, Default)]
@@ -130,8 +140,8 @@ impl Vfs {
     /// The same, or why not: what the store has up to `seq` comes back should this host be lost.
     pub(crate) async fn comes_back(&self, ship: Arc<Ship>, mut seq: Seq) -> Result<(), String> {
         loop {
-            let (shipped, ()) = join(ship(seq), self.bytes_stored(seq)).await;
-            shipped?;
+            try_join(ship(seq), self.bytes_stored(seq)).await?;
+            self.is_owner()?;
             // What was given up meanwhile, instead of stored, is spoken of up to a later record, and others on the way there.
             match self.forgotten.whole(seq) {
                 whole if whole == seq => return Ok(()),
@@ -140,14 +150,20 @@ impl Vfs {
         }
     }
 
+    /// Whether nobody is known to go on with the volume elsewhere: bytes that arrive in the store then are nobody's.
+    fn is_owner(&self) -> Result<(), String> {
+        self.settings.owner.as_ref().and_then(|owner| owner.lost()).map_or(Ok(()), Err)
+    }
+
     /// However long the store is away: nothing less was asked for.
-    async fn bytes_stored(&self, seq: Seq) {
+    async fn bytes_stored(&self, seq: Seq) -> Result<(), String> {
         loop {
             let mut room = pin!(self.room.notified());
             room.as_mut().enable();
             if self.dirty.first_seq().is_none_or(|first| first > seq) {
-                return;
+                return Ok(());
             }
+            self.is_owner()?;
             self.wait_for_room(room).await;
         }
     }

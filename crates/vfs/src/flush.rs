@@ -1,9 +1,7 @@
 //! Everything written so far in the store, while the mount goes on.
 
 use crate::{Ship, Vfs, away::on_thread};
-use futures::FutureExt;
 use sluice_base::Seq;
-use sluice_run::lock::Mutex;
 use std::sync::Arc;
 
 impl Vfs {
@@ -29,13 +27,6 @@ impl Vfs {
         });
         published.await.ok_or("publishing failed")?.map_err(|error| error.to_string())?;
         self.parts.committer.wait_synced(seq).await.map_err(|error| error.to_string())?;
-        let why = Arc::new(Mutex::new(None));
-        let told = why.clone();
-        let ship: Arc<Ship> = Arc::new(move |seq| {
-            let (shipped, told) = (ship(seq), told.clone());
-            async move { shipped.await.inspect_err(|why| *told.lock() = Some(why.clone())) }.boxed()
-        });
-        let stored = self.in_the_store(ship, seq).await;
-        stored.map_err(|errno| why.lock().take().unwrap_or_else(|| errno.to_string()))
+        self.comes_back(ship, seq).await
     }
 }

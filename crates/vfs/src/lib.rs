@@ -41,7 +41,7 @@ pub use ahead::{MemoryStatus, idle_bytes};
 pub use attachment::DataNote;
 pub use away::{may_wait, waiting};
 pub use cache_sync::CacheSync;
-pub use durability::{Durability, Ship};
+pub use durability::{Durability, Owner, Ship};
 pub use error::Failure;
 pub use fetch::Group;
 pub use files::Orphan;

@@ -119,6 +119,7 @@ pub(crate) async fn run(vfs: Weak<Vfs>) {
         let needed = if fills { alive.parts.journal.first_seq_below(alive.journal_calm_bytes()) } else { None };
         let idle = if is_waited_for { Duration::ZERO } else { alive.settings.upload_delay };
         let mut ready = alive.dirty.ready(idle, needed);
+        ready.retain(|object| !alive.given_up.lock().contains(&object.id));
         ready.sort_by_key(|object| object.first_seq);
         for object in ready {
             if !under_way.lock().insert(object.id) {
@@ -187,6 +188,11 @@ impl Vfs {
         loop {
             match self.try_upload(object, &mut unread).await {
                 Ok(()) => return,
+                Err(error) if self.given_up.lock().contains(&object.id) => {
+                    tracing::error!(object = %object.id, error, "it is not stored: the store has something else in its place, which is another's");
+                    self.room.notify_waiters();
+                    return;
+                }
                 Err(error) => {
                     self.counters.upload_errors.fetch_add(1, Ordering::Relaxed);
                     tracing::warn!(object = %object.id, %error, "an upload failed and is tried again");
@@ -199,6 +205,10 @@ impl Vfs {
 
     /// `unread` counts how often its slot could not be read; a store that is down says nothing about the slot.
     async fn try_upload(self: &Arc<Self>, object: &Arc<DirtyObject>, unread: &mut u32) -> Result<(), String> {
+        if let Some(owner) = &self.settings.owner {
+            // Before that it is not known whether what is in the way is this volume's to replace. If not, nothing is.
+            let _ = owner.is_ours().await;
+        }
         // Held while there are bytes in memory, not while waiting: with a failed cache, a sync waits for all the others.
         let place = self.uploads.begin().await;
         let record = self.ask(object, |metadata, id| metadata.object(id)).await?;
@@ -272,8 +282,12 @@ impl Vfs {
             // An earlier process got this far and was killed before it could note it; what it stored may hold bytes of writes
             // that never committed. Nobody reads the stored object yet. One that we cannot replace as a whole stays.
             Err(StoreError::Exists { .. }) if !damaged => {
+                self.confirm(object).await?;
                 self.parts.store.delete_object(object.id).await.map_err(|e| e.to_string())?;
-                self.parts.store.put_object(object.id, &segments).await
+                let stored = self.parts.store.put_object(object.id, &segments).await;
+                // Somebody may be about to recover the volume without it, whom this is to have look again.
+                self.confirm(object).await?;
+                stored
             }
             other => other,
         };
@@ -281,6 +295,16 @@ impl Vfs {
         let stored = stored.map_err(|e| e.to_string())?;
         let (segments, bytes) = (stored.segment_count(), stored.stored_bytes());
         self.ask(object, move |metadata, id| metadata.object_stored(id, segments, bytes)).await
+    }
+
+    /// Whether what is in an object's place is this process's to replace: otherwise it is given up.
+    async fn confirm(&self, object: &DirtyObject) -> Result<(), String> {
+        let Some(owner) = &self.settings.owner else { return Ok(()) };
+        let confirmed = owner.confirmed().await;
+        if confirmed.is_err() {
+            self.given_up.lock().insert(object.id);
+        }
+        confirmed
     }
 
     /// What the metadata says of an object.

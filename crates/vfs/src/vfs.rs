@@ -1,15 +1,16 @@
 //! The parts joined, and the work that goes on in the background.
 
 use crate::{
-    Durability, Failure, Group, Metadata, OpenState, Others, ahead::Ahead, away::on_thread, brake::Brake, direct,
-    dirty::Dirty, durability::Forgotten, fetch::Fetches, files::Files, handles::Handles, status::Counters, upload,
-    warm::Warming,
+    Durability, Failure, Group, Metadata, OpenState, Others, Owner, ahead::Ahead, away::on_thread, brake::Brake,
+    direct, dirty::Dirty, durability::Forgotten, fetch::Fetches, files::Files, handles::Handles, status::Counters,
+    upload, warm::Warming,
 };
 use futures::FutureExt;
-use sluice_base::{Clock, Entropy, Errno, SessionId};
+use sluice_base::{Clock, Entropy, Errno, ObjectId, SessionId};
 use sluice_journal::{Committer, Journal};
 use sluice_object::Store;
 use sluice_run::Bug;
+use sluice_run::collections::HashSet;
 use sluice_run::lock::Mutex;
 use sluice_run::task::Handle;
 use sluice_store::Cache;
@@ -51,6 +52,8 @@ pub struct Settings {
     pub reclaim_orphans: bool,
     /// When fsync returns.
     pub durability: Durability,
+    /// Whose the store is, where this process knows.
+    pub owner: Option<Arc<dyn Owner>>,
     /// What programs have open from the beginning: of the process that served the mount before. Its orphans are theirs.
     pub inherited: OpenState,
 }
@@ -65,6 +68,7 @@ impl Default for Settings {
             read_tries: 16,
             reclaim_orphans: true,
             durability: Durability::Journal,
+            owner: None,
             inherited: OpenState::default(),
         }
     }
@@ -119,6 +123,8 @@ pub struct Vfs {
     pub(crate) upload_now: Notify,
     pub(crate) uploads: upload::Turns,
     pub(crate) draining: AtomicBool,
+    /// Dirty objects in whose place the store has something else, which is not this process's to replace.
+    pub(crate) given_up: Mutex<HashSet<ObjectId>>,
     /// Who has everything published, one at a time.
     pub(crate) flushing: Arc<Semaphore>,
     /// Holds small writes back when the journal fills up.
@@ -158,6 +164,7 @@ impl Vfs {
             upload_now: Notify::new(),
             uploads: upload::Turns::new(settings.uploads),
             draining: false.into(),
+            given_up: Mutex::default(),
             flushing: Arc::new(Semaphore::new(1)),
             brake: Mutex::default(),
             brake_began: sluice_run::time::now(),
@@ -290,13 +297,18 @@ impl Vfs {
         }
     }
 
-    /// Uploads everything, whatever its age. Resolves when nothing is dirty.
+    /// Objects that stay unstored, as another process goes on with the volume and has something in their places.
+    pub fn given_up(&self) -> usize {
+        self.given_up.lock().len()
+    }
+
+    /// Uploads everything, whatever its age. Resolves when nothing is dirty, but what is given up.
     pub async fn drain(&self) {
         self.draining.store(true, Ordering::Release);
         loop {
             let mut room = pin!(self.room.notified());
             room.as_mut().enable();
-            if self.dirty.totals().0 == 0 {
+            if self.dirty.totals().0 <= self.given_up() {
                 return;
             }
             // However long the store is down or full.

@@ -1,7 +1,7 @@
 //! What a sync waits for.
 
 use crate::{LIMIT, recover, wait_shipped};
-use sluice_tests::{Gateway, Mount, Ran, Server, Volume, noise, wait_for};
+use sluice_tests::{Gateway, Mount, Ran, Scratch, Server, Volume, noise, wait_for};
 use std::{
     fs::{self, File},
     io::Write,
@@ -328,4 +328,49 @@ fn a_sync_is_not_answered_by_a_server_of_another_line() {
     mount.umount();
     server.stop();
     gateway.stop();
+}
+
+/// To be survived: a volume is recovered from its store while the process that has it still lives, and waits in a sync for bytes alone. What the recovery left
+/// out is no success, although its bytes could be stored now.
+#[test]
+fn a_sync_that_a_recovery_has_cut_off_fails() {
+    let scratch = Scratch::new();
+    let path = scratch.path().join("store");
+    let store = format!("file:{}", path.display());
+    let volume = Volume::new().option("--store", &store).option("--durability", "object");
+    let mount = volume.up();
+    let sync = |name: &str| {
+        let mut file = File::create(mount.path(name))?;
+        file.write_all(&noise(1, 20_000))?;
+        file.sync_all()
+    };
+    sync("kept").unwrap();
+    let (objects, aside) = (path.join("objects"), path.join("aside"));
+    fs::rename(&objects, &aside).unwrap();
+    // No object has a place in this.
+    fs::write(&objects, b"").unwrap();
+    let pid = rustix::process::Pid::from_raw(mount.pid() as i32).unwrap();
+    let second = Volume::new().option("--durability", "object");
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| sync("cut"));
+        wait_for("it to be written", LIMIT, || mount.path("cut").metadata().is_ok_and(|found| found.len() == 20_000));
+        wait_shipped(&mount);
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+        fs::remove_file(&objects).unwrap();
+        fs::rename(&aside, &objects).unwrap();
+        let ran = recover(&second, &store);
+        rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
+        assert!(ran.ok().stdout.contains("were left out"));
+        let outcome = waits.join().unwrap().map_err(|error| error.raw_os_error());
+        assert_eq!(outcome, Err(Some(rustix::io::Errno::IO.raw_os_error())));
+    });
+    let metadata = mount.status()["metadata"].clone();
+    assert!(metadata["stopped"] == true, "{metadata}");
+    // It ends all the same.
+    mount.umount();
+    let mount = second.up();
+    assert!(fs::read(mount.path("kept")).unwrap() == noise(1, 20_000));
+    assert_eq!(fs::metadata(mount.path("cut")).map_or(0, |found| found.len()), 0, "its name may be there");
+    mount.umount();
+    second.fsck_is_clean();
 }

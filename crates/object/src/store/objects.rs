@@ -59,12 +59,25 @@ impl Store {
         Ok(stored_bytes == object.stored_bytes() && self.read_table(object).await? == *table)
     }
 
-    /// What is stored under an id of which nothing else is known; `None` where nothing is.
+    /// Takes an object's place with nothing, so that it cannot be stored there unless somebody removes that; false where it is stored already.
+    pub async fn give_up_object(&self, id: ObjectId) -> Result<bool, StoreError> {
+        let key = object_key(id);
+        let call = Call { kind: RequestKind::Put, key: &key, bytes: 0 };
+        match self.0.request(call, |tries| self.0.put(&key, Vec::new(), PutMode::Create, tries)).await {
+            Err(StoreError::Exists { .. }) => {
+                let call = Call { kind: RequestKind::Head, key: &key, bytes: 0 };
+                Ok(self.0.request(call, |_| self.0.backend.head(&key)).await? == 0)
+            }
+            done => done.map(|()| true),
+        }
+    }
+
+    /// What is stored under an id of which nothing else is known; `None` where nothing is, or it was given up.
     pub async fn find_object(&self, id: ObjectId) -> Result<Option<StoredObject>, StoreError> {
         let key = object_key(id);
         let call = Call { kind: RequestKind::Head, key: &key, bytes: 0 };
         let stored_bytes = match self.0.request(call, |_| self.0.backend.head(&key)).await {
-            Err(StoreError::NotFound { .. }) => return Ok(None),
+            Err(StoreError::NotFound { .. }) | Ok(0) => return Ok(None),
             other => other?,
         };
         let tail_bytes = tail_len(SEGMENTS_PER_OBJECT as u32) as u64;

@@ -12,7 +12,7 @@ use sluice_meta::{
 use sluice_object::{FaultyBackend, MemoryBackend, Store, StoreOptions};
 use sluice_store::{Cache, CacheOptions, SLOT_BYTES};
 use sluice_vfs::{
-    CacheSync, Failure, Group, HandleId, JournalLog, Parts, Read, Recovered, Replay, Settings, Vfs, unstored,
+    CacheSync, Failure, Group, HandleId, JournalLog, Owner, Parts, Read, Recovered, Replay, Settings, Vfs, unstored,
 };
 use std::{path::Path, sync::Arc, time::Duration};
 use tokio::runtime::Runtime;
@@ -53,6 +53,7 @@ pub struct World {
     pub clock: Arc<ManualClock>,
     pub shape: Shape,
     pub group: Option<Arc<dyn Group>>,
+    pub owner: Option<Arc<dyn Owner>>,
     seed: u64,
 }
 
@@ -60,7 +61,7 @@ impl World {
     pub fn new(seed: u64, shape: Shape) -> Self {
         let backend = Arc::new(FaultyBackend::new(MemoryBackend::default(), seed));
         let (disk, plan, tables, clock) = Default::default();
-        Self { disk, plan, tables, backend, clock, shape, group: None, seed }
+        Self { disk, plan, tables, backend, clock, shape, group: None, owner: None, seed }
     }
 
     fn journal_options(&self, first_seq: Seq) -> JournalOptions {
@@ -131,7 +132,12 @@ impl World {
             runtime: sluice_run::task::handle(runtime.handle()),
         };
         let damaged = recovered.damaged_segments;
-        let settings = Settings { upload_delay: Duration::from_secs(3600), read_tries: 2, ..Settings::default() };
+        let settings = Settings {
+            upload_delay: Duration::from_secs(3600),
+            read_tries: 2,
+            owner: self.owner.clone(),
+            ..Settings::default()
+        };
         let vfs = Vfs::start(parts, settings, recovered);
         let trimmer = Arc::downgrade(&vfs);
         let on_persisted = Box::new(move |_| trimmer.upgrade().iter().for_each(|vfs| vfs.trim_journal()));

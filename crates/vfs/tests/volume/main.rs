@@ -9,6 +9,7 @@ mod gc;
 mod harness;
 mod model;
 mod overwrites;
+mod owner;
 mod power;
 mod threads;
 mod turns;
