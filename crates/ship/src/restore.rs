@@ -103,6 +103,9 @@ pub async fn restore(
     let (mut log, head, mut next) = begin(store, tables, &mut progress).await?;
     for _ in 0..ROUNDS_MAX {
         log.read(store, tables, next.clone(), &mut progress).await?;
+        // A disk that does not take the tables refuses before anything is changed in the store; what is held is not much beside that.
+        tables.rotate();
+        tables.flush(tables.applied())?;
         let whole = log.held.whole(log.held.needed(tables)?, &log.together, store).await?;
         if whole.0 < head.end {
             return Err(RestoreError::Short { place: store.place().to_owned(), end: whole.0, needed: head.end });

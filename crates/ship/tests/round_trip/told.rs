@@ -2,8 +2,9 @@
 
 use crate::rig::{LONG, Rig, all_keys};
 use sluice_base::Seq;
+use sluice_meta::store::{Batch, EngineError, MemoryTables, Tables, Value, Visit};
 use sluice_object::backend::{Fault, RequestKind};
-use sluice_ship::{Line, RestoreError, begin_anew, survey};
+use sluice_ship::{Line, RestoreError, begin_anew, restore, survey};
 use tokio::time::timeout;
 
 /// A shipper that stops has nobody wait for ever.
@@ -55,6 +56,56 @@ async fn a_recovery_elsewhere_is_noticed_by_who_asks() {
     assert!(why.contains("another line of changes"), "{why}");
     old.end().await;
     assert_eq!(rig.backend.inner().keys(), keys);
+}
+
+/// Tables on a disk that takes nothing.
+struct Refusing(MemoryTables);
+
+impl Tables for Refusing {
+    fn get(&self, key: &[u8], at: Seq) -> Result<Option<Value>, EngineError> {
+        self.0.get(key, at)
+    }
+
+    fn scan(&self, from: &[u8], to: &[u8], at: Seq, visit: &mut Visit<'_>) -> Result<(), EngineError> {
+        self.0.scan(from, to, at, visit)
+    }
+
+    fn apply(&self, seq: Seq, batch: &Batch) {
+        self.0.apply(seq, batch);
+    }
+
+    fn applied(&self) -> Seq {
+        self.0.applied()
+    }
+
+    fn persisted(&self) -> Seq {
+        self.0.persisted()
+    }
+
+    fn memtable_bytes(&self) -> u64 {
+        self.0.memtable_bytes()
+    }
+
+    fn rotate(&self) {
+        self.0.rotate();
+    }
+
+    fn flush(&self, _: Seq) -> Result<Seq, EngineError> {
+        Err(EngineError::Injected)
+    }
+}
+
+/// A recovery that cannot be has nobody stop.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restore_that_fails_leaves_the_store_to_its_owner() {
+    let mut rig = Rig::new(4);
+    let process = rig.start(Seq(0));
+    rig.write(&process, 5);
+    process.shipper.finish(LONG).await.expect("shipped");
+    let refused = restore(&rig.store, &Refusing(MemoryTables::default()), (Line(2), 0), |_, _| {}).await;
+    assert!(matches!(refused, Err(RestoreError::Engine(_))), "{refused:?}");
+    process.shipper.confirmed().await.expect("it is still the one");
+    process.end().await;
 }
 
 /// A volume that was made of something else: the old directory does not make the store its own, whoever comes first.
