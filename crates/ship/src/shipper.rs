@@ -90,6 +90,8 @@ pub struct Shipper {
     reached: watch::Sender<Reached>,
     state: Mutex<State>,
     task: Mutex<Option<JoinHandle<()>>>,
+    /// Removes what the last checkpoint replaced.
+    cleaning: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// What comes back from the store.
@@ -181,6 +183,7 @@ impl Shipper {
             reached: watch::Sender::new(Reached::default()),
             state: Mutex::default(),
             task: Mutex::default(),
+            cleaning: Mutex::default(),
         })
     }
 
@@ -256,6 +259,10 @@ impl Shipper {
         let is_begun = self.task.lock().is_some();
         if is_begun {
             let _ = self.reached.subscribe().wait_for(|reached| reached.has_ended).await;
+        }
+        let cleaning = self.cleaning.lock().take();
+        if let Some(cleaning) = cleaning {
+            let _ = cleaning.await;
         }
     }
 
@@ -582,11 +589,12 @@ impl Shipper {
         self.show(position).await?;
         let store = self.parts.store.clone();
         // What is left of it is removed with the next one.
-        sluice_run::task::spawn(async move {
+        let cleaning = sluice_run::task::spawn(async move {
             if let Err(error) = found::clean(&store, &head).await {
                 tracing::warn!(%error, "what an old checkpoint of the metadata has in the store was not removed");
             }
         });
+        *self.cleaning.lock() = Some(cleaning);
         Ok(())
     }
 
