@@ -124,10 +124,14 @@ impl Scan<'_> {
     }
 }
 
-/// Whether a record may be a stored object's: 1 to 128 segments.
+/// Whether a record may be an object's: 1 to 128 segments when it is stored; a tombstone may be of one that never was.
 fn fits(record: &ObjectRecord) -> bool {
-    let stored = matches!(record.state, ObjectState::Stored | ObjectState::Tombstone);
-    !stored || (1..=SEGMENTS_PER_OBJECT as u32).contains(&record.segments)
+    let segments_min = match record.state {
+        ObjectState::Open | ObjectState::Sealed => return true,
+        ObjectState::Tombstone => 0,
+        ObjectState::Stored => 1,
+    };
+    (segments_min..=SEGMENTS_PER_OBJECT as u32).contains(&record.segments)
 }
 
 fn object(record: &ObjectRecord) -> Object {
@@ -138,6 +142,7 @@ fn object(record: &ObjectRecord) -> Object {
 pub(super) fn bytes_max(record: &ObjectRecord) -> u64 {
     match record.state {
         ObjectState::Open | ObjectState::Sealed => OBJECT_BYTES as u64,
+        ObjectState::Tombstone if record.segments == 0 => OBJECT_BYTES as u64,
         // The last segment may be shorter: the object's own table knows.
         ObjectState::Stored | ObjectState::Tombstone => u64::from(record.segments) * SEGMENT_BYTES as u64,
     }

@@ -167,3 +167,12 @@ fn a_sound_volume_is_clean_and_left_alone() {
     volume.names.reclaim(&[inos["orphan"]]).expect("reclaimed");
     assert!(volume.check().is_clean());
 }
+
+#[test]
+fn a_tombstone_of_what_was_never_stored_is_sound() {
+    let (volume, _) = everything();
+    let id = ObjectId([7; 16]);
+    volume.names.begin_object(id, SessionId(1)).expect("begun");
+    assert!(volume.names.bury_object(id).expect("asked"), "nothing refers to it");
+    assert_eq!(text(&volume.check().findings), "");
+}
