@@ -26,7 +26,7 @@ pub(crate) fn part(log: u64, run: u64, number: u32) -> String {
     format!("{}/{number:08x}", checkpoint(log, run))
 }
 
-/// What makes it one that counts, see [`crate::blob::Head`].
+/// What makes it one that counts, see [`crate::head::Head`].
 pub(crate) fn head(log: u64, run: u64) -> String {
     format!("{}/head", checkpoint(log, run))
 }
