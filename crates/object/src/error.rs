@@ -35,12 +35,12 @@ pub enum StoreError {
         detail: String,
     },
     /// Written by a newer version of this program.
-    #[error("{key}: {source}")]
+    #[error("{key}: {detail}")]
     Newer {
         /// Key inside the store's prefix.
         key: String,
-        /// The versions.
-        source: FormatError,
+        /// The versions, and what to do.
+        detail: String,
     },
     /// No answer, or one that means "later". A write may have been done nevertheless.
     #[error("the store is unavailable: {detail}")]
@@ -117,7 +117,7 @@ impl StoreError {
 
     pub(crate) fn format(key: &str, error: FormatError) -> Self {
         match error {
-            FormatError::Newer { .. } => Self::Newer { key: key.into(), source: error },
+            FormatError::Newer { .. } => Self::Newer { key: key.into(), detail: error.to_string() },
             other => Self::Corrupt { key: key.into(), detail: other.to_string() },
         }
     }

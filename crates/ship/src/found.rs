@@ -163,9 +163,7 @@ async fn read<T>(
     }
     match parse(&store.get_blob(key).await?) {
         // Not damage: it must stay as it is.
-        Err(BadBlob::Newer(_)) => {
-            Err(StoreError::Invalid { what: format!("{key}: a newer sluice has written it: use that") })
-        }
+        Err(newer @ BadBlob::Newer(_)) => Err(StoreError::Newer { key: key.to_owned(), detail: newer.to_string() }),
         other => Ok(other.map_err(|source| Damage { key: key.to_owned(), source })),
     }
 }

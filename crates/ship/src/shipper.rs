@@ -155,9 +155,9 @@ enum ShipError {
 impl ShipError {
     /// It is of no use to try again.
     fn is_last(&self) -> bool {
-        // What is invalid is so for good: of a newer version, above all.
-        let is_invalid = matches!(self, Self::Store(StoreError::Invalid { .. }));
-        is_invalid || matches!(self, Self::Older { .. } | Self::Fenced | Self::OtherLine(_))
+        // What else the store says may change, whatever it is: its operator mends it while this goes on.
+        let is_newer = matches!(self, Self::Store(StoreError::Newer { .. }));
+        is_newer || matches!(self, Self::Older { .. } | Self::Fenced | Self::OtherLine(_))
     }
 }
 

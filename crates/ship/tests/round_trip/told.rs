@@ -3,7 +3,10 @@
 use crate::rig::{LONG, Rig, all_keys};
 use sluice_base::Seq;
 use sluice_meta::store::{Batch, EngineError, MemoryTables, Tables, Value, Visit};
-use sluice_object::backend::{Fault, RequestKind};
+use sluice_object::{
+    PutMode,
+    backend::{Fault, RequestKind},
+};
 use sluice_ship::{Line, RestoreError, begin_anew, restore, survey};
 use tokio::time::timeout;
 
@@ -130,4 +133,22 @@ async fn a_volume_that_begins_anew_is_of_its_line_at_once() {
     new.shipper.finish(LONG).await.expect("shipped");
     new.end().await;
     assert_eq!(rig.restored().await.expect("restored").1, rig.log.last());
+}
+
+/// What a newer sluice has written stays as it is, and is told.
+#[tokio::test(flavor = "multi_thread")]
+async fn metadata_of_a_newer_version_is_left_alone() {
+    let mut rig = Rig::new(7);
+    let process = rig.start(Seq(0));
+    rig.write(&process, 2);
+    process.shipper.finish(LONG).await.expect("shipped");
+    process.end().await;
+    let heads = rig.store.list_blobs("meta/checkpoint").await.expect("listed");
+    let head = heads.into_iter().map(|entry| entry.key).find(|key| key.ends_with("/head")).expect("a head");
+    rig.store.put_blob(&head, b"{\"format_version\": 9}".as_slice().into(), PutMode::Overwrite).await.expect("put");
+    let process = rig.start(rig.log.last());
+    let why = process.shipper.finish(LONG).await.expect_err("not ours to replace");
+    assert!(why.contains(&head) && why.contains("version 9") && why.contains("newer"), "{why}");
+    assert!(process.shipper.stopped().is_some());
+    process.end().await;
 }
