@@ -366,8 +366,8 @@ fn a_sync_that_a_recovery_has_cut_off_fails() {
     });
     let metadata = mount.status()["metadata"].clone();
     assert!(metadata["stopped"] == true, "{metadata}");
-    // It ends all the same.
-    mount.umount();
+    // It ends all the same, and tells.
+    mount.umount_tells(&["1 objects", "another one goes on with the volume", "umount one of the two"]);
     let mount = second.up();
     assert!(fs::read(mount.path("kept")).unwrap() == noise(1, 20_000));
     assert_eq!(fs::metadata(mount.path("cut")).map_or(0, |found| found.len()), 0, "its name may be there");
