@@ -258,9 +258,9 @@ async fn drain(vfs: &Vfs, ship: Option<&Shipper>) -> Option<Lacks> {
     let status = ship.status();
     let changes = match (status.shipped_seq, status.behind_records) {
         (Some(_), 1) => "the latest change".into(),
+        // How many is not known: it was not heard of since the start, or is cut off.
+        (None, _) | (Some(_), 0) => "the latest changes".into(),
         (Some(_), changes) => format!("the latest {changes} changes"),
-        // It was not heard of since the start.
-        (None, _) => "the latest changes".into(),
     };
     let what = format!("{changes} of the metadata, with what files of up to 4 KiB have in them: {why}");
     let what = left_here.map_or(what.clone(), |here| format!("{here}; and {what}"));
