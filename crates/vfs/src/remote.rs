@@ -293,11 +293,15 @@ impl Remote {
             return Ok(());
         }
         self.assert_locks()?;
-        let read: Vec<_> = self.read.lock().keys().copied().collect();
-        for ino in read {
-            match self.change(&UpdateAtime { ino }, &[ino]) {
-                Ok(_) | Err(Error::Stale | Error::NotFound) => drop(self.read.lock().remove(&ino)),
+        let read: Vec<_> = self.read.lock().iter().map(|(ino, at)| (*ino, *at)).collect();
+        for (ino, at) in read {
+            match self.change(&UpdateAtime { ino, at }, &[ino]) {
+                Ok(_) | Err(Error::Stale | Error::NotFound) => {}
                 Err(error) => return Err(error),
+            }
+            let mut read = self.read.lock();
+            if read.get(&ino) == Some(&at) {
+                read.remove(&ino);
             }
         }
         let released = std::mem::take(&mut *self.released.lock());

@@ -100,14 +100,14 @@ impl Namespace {
         }
     }
 
-    /// Marks an inode as read now, in the tables: for whoever has noted it elsewhere.
-    pub fn update_atime(&self, ino: Ino) -> Result<()> {
-        let now = self.now();
+    /// Marks an inode as read at `at`, or now if that is yet to come, in the tables: for whoever has noted it elsewhere.
+    pub fn update_atime(&self, ino: Ino, at: Timestamp) -> Result<()> {
+        let at = at.min(self.now());
         self.write(|txn| {
             let attr = super::Read::attr(txn, ino)?;
-            if atime_is_due(&attr, now) {
+            if attr.atime < at && atime_is_due(&attr, at) {
                 let mut inode = super::Read::inode(txn, ino)?;
-                inode.atime = now;
+                inode.atime = at;
                 txn.put(&keys::inode(ino), inode.encode());
             }
             Ok(())

@@ -77,10 +77,12 @@ messages! {
         /// What changes.
         set: SetAttributes,
     }
-    /// Marks an inode as read now, where relatime asks for it.
+    /// Marks an inode as read, where relatime asks for it.
     UpdateAtime {
         /// The inode.
         ino: Ino,
+        /// When, by the mount's clock: what it has shown since. What the server's clock has not reached becomes its now.
+        at: Timestamp,
     }
     /// Sets an extended attribute.
     Setxattr<'a> {

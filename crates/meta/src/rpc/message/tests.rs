@@ -118,7 +118,7 @@ impl Stuff {
             Request::Rmdir(Rmdir { dir, name }),
             Request::Rename(Rename { from_dir: ino, from: name, to_dir: dir, to: other, how }),
             Request::Setattr(Setattr { ino, set }),
-            Request::UpdateAtime(UpdateAtime { ino }),
+            Request::UpdateAtime(UpdateAtime { ino, at: self.time }),
             Request::Setxattr(Setxattr { ino, name: &self.name, value: &self.blob, how: xattr }),
             Request::Removexattr(Removexattr { ino, name: &self.name }),
             Request::Publish(self.publish()),

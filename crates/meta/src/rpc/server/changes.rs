@@ -155,7 +155,7 @@ impl Server {
                 names.rename(from, to, *how, &in_use).map(|_| None)?
             }
             Request::Setattr(Setattr { ino, set }) => some(names.setattr(*ino, set)?),
-            Request::UpdateAtime(UpdateAtime { ino }) => names.update_atime(*ino).map(|()| None)?,
+            Request::UpdateAtime(UpdateAtime { ino, at }) => names.update_atime(*ino, *at).map(|()| None)?,
             Request::Setxattr(Setxattr { ino, name, value, how }) => {
                 names.setxattr(*ino, name, value, *how).map(|_| None)?
             }

@@ -105,7 +105,7 @@ fn a_fenced_incarnation_can_do_nothing() {
     let (session, forget) = (old.session, 0..0);
     let once = crate::namespace::Once { session, epoch: 1, number: None, forget, again: None, barred: false };
     let view = rig.server.namespace().in_session(once);
-    assert!(view.update_atime(Ino::ROOT).is_err() && view.effects().fenced);
+    assert!(view.update_atime(Ino::ROOT, rig.server.namespace().now()).is_err() && view.effects().fenced);
     let rig = rig.restart();
     assert!(matches!(rig.resume(old, false, &[]), Err(Fault::Fenced)));
     assert_eq!(rig.resume(new, false, &[]).expect("resumed").numbers, 2);
