@@ -3,17 +3,19 @@
 use std::{
     ffi::OsStr,
     fs::{self, File},
-    io::{Seek, SeekFrom, Write},
+    io::{Read, Seek, SeekFrom, Write},
     os::unix::{
         ffi::OsStrExt,
         fs::{MetadataExt, PermissionsExt, symlink},
     },
     path::Path,
+    process::Stdio,
+    sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, makedev, mknodat, setxattr};
-use sluice_tests::{Ran, Scratch, TreeOptions, Volume, noise, read_tree, run};
+use sluice_tests::{Ran, Scratch, Server, TreeOptions, Volume, noise, read_tree, run};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -190,19 +192,134 @@ fn a_dump_that_was_cut_or_changed_makes_nothing() {
 }
 
 #[test]
-fn what_is_not_stored_or_in_use_is_told() {
+fn what_is_not_stored_is_told() {
     let scratch = Scratch::new();
     let store = format!("file:{}", scratch.path().join("store").display());
     let volume = Volume::new().option("--store", &store).option("--upload-delay", "1h");
     let mount = volume.up();
     fs::write(mount.path("file"), noise(1, 100_000)).unwrap();
-    volume.sluice(["dump".as_ref(), volume.dir().as_os_str()]).refused_with(&["in use by"]);
-    volume.sluice(["dump".as_ref(), mount.root().as_os_str()]).refused_with(&["sluice umount"]);
+    for target in [volume.dir(), mount.root().to_path_buf()] {
+        let ran = volume.sluice(["dump".as_ref(), target.as_os_str()]).ok();
+        assert!(ran.stderr.contains("warning: 1 objects were not in the store yet"), "{ran:?}");
+    }
     mount.kill9();
     let file = scratch.path().join("dump");
     let ran = volume.sluice(["dump".as_ref(), volume.dir().as_os_str(), file.as_os_str()]).ok();
-    assert!(ran.stderr.contains("warning: 1 objects are not in the store yet"), "{ran:?}");
+    assert!(ran.stderr.contains("warning: 1 objects were not in the store yet"), "{ran:?}");
     let second = Volume::new();
     let ran = load(&second, &file, &store, &["--force"]).ok();
     assert!(ran.stderr.contains("1 objects had not arrived") && ran.stderr.contains("/file"), "{ran:?}");
+}
+
+/// Programs make, rename and remove files while the volume is dumped: each dump is of one moment.
+#[test]
+fn a_volume_in_use_is_dumped() {
+    let scratch = Scratch::new();
+    let store = format!("file:{}", scratch.path().join("store").display());
+    let volume = Volume::new().option("--store", &store);
+    let mount = volume.up();
+    let len = |number: u64| if number.is_multiple_of(20) { 10_000 } else { 100 };
+    for number in 0..2000 {
+        fs::write(mount.path(format!("file {number}")), noise(number, len(number))).unwrap();
+    }
+    volume.sluice(["flush".as_ref(), mount.root().as_os_str()]).ok();
+    let stop = AtomicBool::new(false);
+    let made: Vec<_> = std::thread::scope(|scope| {
+        let writers: Vec<_> = (0..3)
+            .map(|writer| {
+                let (mount, stop) = (&mount, &stop);
+                scope.spawn(move || {
+                    let dir = mount.path(format!("of {writer}"));
+                    fs::create_dir(&dir).unwrap();
+                    let mut made = 0;
+                    while !stop.load(Ordering::Relaxed) {
+                        let (new, old) = (dir.join(format!("{made} new")), dir.join(format!("{made}")));
+                        fs::write(&new, noise(made, 3000)).unwrap();
+                        fs::rename(&new, &old).unwrap();
+                        if made >= 50 {
+                            fs::remove_file(dir.join(format!("{}", made - 50))).unwrap();
+                        }
+                        made += 1;
+                    }
+                    made
+                })
+            })
+            .collect();
+        let dumps = (0..5).map(|number| {
+            let file = scratch.path().join(format!("dump {number}"));
+            let target = if number % 2 == 0 { mount.root().to_path_buf() } else { volume.dir() };
+            volume.sluice(["dump".as_ref(), target.as_os_str(), file.as_os_str()]).ok();
+            file
+        });
+        let dumps: Vec<_> = dumps.collect();
+        stop.store(true, Ordering::Relaxed);
+        assert!(writers.into_iter().all(|writer| writer.join().unwrap() > 50), "the dumps were too quick");
+        dumps
+    });
+    mount.umount();
+    for file in made {
+        let second = Volume::new();
+        load(&second, &file, &store, &["--force"]).ok();
+        second.fsck_is_clean();
+        let mount = second.up();
+        for number in 0..2000 {
+            assert!(fs::read(mount.path(format!("file {number}"))).unwrap() == noise(number, len(number)));
+        }
+        for writer in 0..3 {
+            // In each moment there are the last 50, and one of them may have its first name, and another one be there yet.
+            let dir = mount.path(format!("of {writer}"));
+            let Ok(entries) = fs::read_dir(&dir) else { continue };
+            let names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+            let numbers: Vec<u64> = names.iter().map(|name| name.trim_end_matches(" new").parse().unwrap()).collect();
+            let (first, last) = (numbers.iter().min(), numbers.iter().max());
+            let between = first.zip(last).map_or(0, |(first, last)| last + 1 - first);
+            assert_eq!(between, names.len() as u64, "some of between are missing: {names:?}");
+            assert!(between <= 52 && names.iter().filter(|name| name.ends_with("new")).count() <= 1, "{names:?}");
+        }
+        mount.umount();
+    }
+}
+
+/// The asker's output is not read, as before a pager: the volume is unmounted all the same, and the dump is no whole one.
+#[test]
+fn a_dump_that_nobody_reads_keeps_no_mount() {
+    let volume = Volume::new();
+    let mount = volume.up();
+    for number in 0..1500 {
+        fs::write(mount.path(format!("file {number}")), noise(number, 4000)).unwrap();
+    }
+    let mut command = volume.command(["dump"]);
+    let mut dump = command.arg(volume.dir()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut first = [0; 10];
+    dump.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+    assert_eq!(&first, b"{\"record\":");
+    mount.umount();
+    let ended = dump.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&ended.stderr);
+    assert!(!ended.status.success() && told.contains("before the dump was complete"), "{told}");
+    assert!(!String::from_utf8_lossy(&ended.stdout).contains("\"record\":\"end\""));
+}
+
+/// A served volume is dumped on its server's host, while mounts use it.
+#[test]
+fn a_served_volume_is_dumped_by_its_server() {
+    let scratch = Scratch::new();
+    let store = format!("file:{}", scratch.path().join("store").display());
+    let volume = Volume::new();
+    let mut server = Server::over(volume.clone(), &store, &[]);
+    let mount = server.mount("a");
+    fs::write(mount.path("file"), noise(1, 100_000)).unwrap();
+    volume.sluice(["dump".as_ref(), mount.root().as_os_str()]).refused_with(&["on its server's"]);
+    volume.sluice(["flush".as_ref(), mount.root().as_os_str()]).ok();
+    let file = scratch.path().join("dump");
+    let ran = volume.sluice(["dump".as_ref(), volume.dir().as_os_str(), file.as_os_str()]).ok();
+    assert!(!ran.stderr.contains("warning"), "{ran:?}");
+    mount.umount();
+    server.stop();
+    let second = Volume::new();
+    load(&second, &file, &store, &["--force"]).ok();
+    second.fsck_is_clean();
+    let mount = second.up();
+    assert!(fs::read(mount.path("file")).unwrap() == noise(1, 100_000));
+    mount.umount();
 }

@@ -1,6 +1,7 @@
 //! The socket through which `status`, `umount` and others speak to a running mount, a volume's server or a node: one JSON request, one JSON
 //! answer a line. It lies in the volume's directory, a node's in its cache directory, open to the owner only.
 
+mod dump;
 mod hand_over;
 mod listen;
 mod node;
@@ -16,6 +17,7 @@ pub use server::{DrainWatch, Ending, Server, TELL_INTERVAL};
 use crate::output::explained;
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
+use sluice_meta::dump::Dumped;
 use sluice_vfs::{Held, ScrubNumbers, WarmNumbers, WarmTo};
 use std::{
     io::{BufRead, BufReader, Write},
@@ -56,6 +58,8 @@ pub enum Ask {
         /// Bytes a second; 0: as fast as the disk gives them.
         rate: u64,
     },
+    /// Dump the volume's metadata. Answers the lines of the dump, which are no [`Told`], and [`Told::Dumped`] behind them ([`Control::dump`]).
+    Dump,
     /// Hand the mount on to the asker. Answers [`Told::HandingOver`], then as it says (`hand_over.rs`).
     TakeOver {
         /// The newest format of the state that the asker reads.
@@ -142,6 +146,13 @@ pub enum Told {
         held_bytes: u64,
         /// It is complete.
         over: bool,
+    },
+    /// The dump is complete.
+    Dumped {
+        /// What is in it.
+        dumped: Dumped,
+        /// Of a served volume: bytes that mounts elsewhere have acked and not stored.
+        elsewhere_bytes: Option<u64>,
     },
     /// The state of the mount comes next, and its device with it, and further channels of that.
     HandingOver {

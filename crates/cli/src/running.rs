@@ -43,7 +43,7 @@ pub struct Running {
     /// Resolves when the store has the metadata too, whoever takes it there.
     pub shipped: Arc<Ship>,
     /// The metadata itself, where this process has it.
-    namespace: Option<Arc<Namespace>>,
+    pub namespace: Option<Arc<Namespace>>,
     work: Work,
     _lock: VolumeLock,
 }

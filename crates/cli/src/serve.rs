@@ -3,7 +3,7 @@
 mod node;
 
 use crate::{
-    control::{Server, Socket},
+    control::{Ending, Server, Socket},
     descriptors,
     detach::{self, Detaching},
     directory,
@@ -164,8 +164,9 @@ fn serve(args: &ServeArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<Exit
             ship: ship_known,
         };
         let _monitor = metrics.serve(source);
-        let shipped = running.shipped.clone();
-        let (mount, served, cache_dir, ending) = (None, None, dir.join("cache"), Arc::default());
+        let (shipped, namespace) = (running.shipped.clone(), running.namespace.clone());
+        let (mount, served, cache_dir, ending) = (None, None, dir.join("cache"), Arc::<Ending>::default());
+        let ends = ending.clone();
         let server = Server {
             vfs,
             mount,
@@ -174,6 +175,7 @@ fn serve(args: &ServeArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<Exit
             dir,
             cache_dir,
             served,
+            namespace,
             ship,
             shipped,
             config,
@@ -187,6 +189,7 @@ fn serve(args: &ServeArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<Exit
             detaching.ready()?;
         }
         stop_on_signals().await?;
+        ends.wanted.send_replace(true);
         note!("no longer served; storing what is left");
         listening.shutdown(GRACE).await;
         due.abort();

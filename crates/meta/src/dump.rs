@@ -10,13 +10,12 @@ mod line;
 mod tests;
 
 use crate::store::{Batch, EngineError, MetaError, MetaStore, Tables};
-use line::Line;
+use line::{Line, State};
 use serde::{Deserialize, Serialize};
 use sluice_base::{Seq, crc::crc32c};
 use std::{
     collections::BTreeMap,
     io::{self, BufRead, Read, Write},
-    ops::ControlFlow,
 };
 
 /// The newest layout.
@@ -106,6 +105,15 @@ pub enum LoadError {
 /// How many records of each kind.
 pub type Counts = BTreeMap<String, u64>;
 
+/// What was dumped.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Dumped {
+    /// Records of each kind.
+    pub counts: Counts,
+    /// Objects that files need and that were not in the store at that moment.
+    pub unstored: u64,
+}
+
 fn chained(before: u32, text: &[u8]) -> u32 {
     let mut crc = sluice_base::crc::Crc32c::default();
     crc.update(&before.to_le_bytes());
@@ -130,53 +138,49 @@ impl<W: Write> Lines<W> {
     }
 }
 
-/// Writes all metadata of `store`, of one moment, to `out`; `progress` hears of records.
+/// Writes all metadata of `store`, of one moment, to `out`, whatever is changed meanwhile. `header.seq` becomes the last change before it;
+/// `progress` hears of records.
 pub fn dump(
     store: &MetaStore,
-    header: Header,
+    mut header: Header,
     out: impl Write,
     mut progress: impl FnMut(u64),
-) -> Result<Counts, DumpError> {
+) -> Result<Dumped, DumpError> {
+    let (seq, entries) = store.stream(&[1], &[0xff]);
+    header.seq = seq.0;
     let mut lines = Lines { out, crc: 0 };
     lines.put(&Line::Header(header))?;
-    let (mut counts, mut records, mut failed) = (Counts::new(), 0, None);
+    let (mut counts, mut records, mut unstored) = (Counts::new(), 0, 0);
     // Sums of the names in both tables, whatever their order.
     let (mut named, mut ordered) = (0_u64, 0_u64);
-    store.snapshot().scan(&[1], &[0xff], &mut |key, value| {
-        let mut add = || {
-            if key[0] == b'd' {
-                named = named.wrapping_add(name_sum(key, value));
-                return Ok(());
-            }
-            let damaged = || DumpError::Damaged(key.escape_ascii().to_string());
-            let record = Line::of(key, value).ok_or_else(damaged)?;
-            let entries = record.entries().ok_or_else(damaged)?;
-            if entries[0].0 != key || entries[0].1 != value {
-                return Err(damaged());
-            }
-            entries[1..].iter().for_each(|(key, value)| ordered = ordered.wrapping_add(name_sum(key, value)));
-            *counts.entry(record.kind().into()).or_default() += 1;
-            records += 1;
-            progress(records);
-            Ok(lines.put(&record)?)
-        };
-        match add() {
-            Ok(()) => ControlFlow::Continue(()),
-            Err(error) => {
-                failed = Some(error);
-                ControlFlow::Break(())
-            }
+    for entry in entries {
+        let (key, value) = entry.map_err(MetaError::from)?;
+        let (key, value) = (&*key, &*value);
+        if key[0] == b'd' {
+            named = named.wrapping_add(name_sum(key, value));
+            continue;
         }
-    })?;
-    if let Some(error) = failed {
-        return Err(error);
+        let damaged = || DumpError::Damaged(key.escape_ascii().to_string());
+        let record = Line::of(key, value).ok_or_else(damaged)?;
+        let entries = record.entries().ok_or_else(damaged)?;
+        if entries[0].0 != key || entries[0].1 != value {
+            return Err(damaged());
+        }
+        entries[1..].iter().for_each(|(key, value)| ordered = ordered.wrapping_add(name_sum(key, value)));
+        if let Line::Object { state: State::Open | State::Sealed, live_bytes: 1.., .. } = record {
+            unstored += 1;
+        }
+        *counts.entry(record.kind().into()).or_default() += 1;
+        records += 1;
+        progress(records);
+        lines.put(&record)?;
     }
     if named != ordered {
         return Err(DumpError::Names);
     }
     lines.put(&Line::End { records, counts: counts.clone() })?;
     lines.out.flush()?;
-    Ok(counts)
+    Ok(Dumped { counts, unstored })
 }
 
 fn name_sum(key: &[u8], value: &[u8]) -> u64 {

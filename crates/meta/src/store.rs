@@ -58,6 +58,16 @@ pub trait Tables: Send + Sync {
     fn get(&self, key: &[u8], at: Seq) -> Result<Option<Value>, EngineError>;
     /// Visits keys in [from, to) as of `at`, ascending, until `visit` breaks. `visit` may read the engine.
     fn scan(&self, from: &[u8], to: &[u8], at: Seq, visit: &mut Visit<'_>) -> Result<(), EngineError>;
+    /// All keys in [from, to) as they are now, ascending. Called between batches; what comes out stays of this moment, whatever is applied,
+    /// flushed or compacted before it is read. This one reads all of it first.
+    fn stream(&self, from: &[u8], to: &[u8]) -> Stream {
+        let mut entries = Vec::new();
+        let read = self.scan(from, to, self.applied(), &mut |key, value| {
+            entries.push(Ok((key.into(), value.into())));
+            ControlFlow::Continue(())
+        });
+        Box::new(entries.into_iter().chain(read.err().map(Err)))
+    }
     /// Applies a batch. An empty one only moves the position.
     fn apply(&self, seq: Seq, batch: &Batch);
     /// The last batch applied.
@@ -72,6 +82,9 @@ pub trait Tables: Send + Sync {
     /// `keep_versions_from` or later reads are kept. Called from one thread at a time.
     fn flush(&self, keep_versions_from: Seq) -> Result<Seq, EngineError>;
 }
+
+/// Keys with their values, or why there are no more.
+pub type Stream = Box<dyn Iterator<Item = Result<(Value, Value), EngineError>> + Send>;
 
 /// Called with key and value for each key of a scan.
 pub type Visit<'v> = dyn FnMut(&[u8], &[u8]) -> ControlFlow<()> + 'v;

@@ -37,6 +37,7 @@ impl NodeServer {
             Ask::Scrub { rate } => scrub::answer(&mut asker, Some(self.node.cache()), rate).await,
             Ask::Umount { .. }
             | Ask::Flush
+            | Ask::Dump
             | Ask::Warmup { .. }
             | Ask::Held
             | Ask::Evict

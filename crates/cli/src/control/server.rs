@@ -6,7 +6,7 @@ mod overview;
 pub use drain_watch::{DrainWatch, TELL_INTERVAL};
 
 use super::{
-    Ask, Told, hand_over,
+    Ask, Told, dump, hand_over,
     listen::{ANSWERS_MAX, Asker, Socket},
     scrub, warm,
 };
@@ -15,6 +15,7 @@ use anyhow::bail;
 use serde_json::json;
 use sluice_fuse::{MountError, Session};
 use sluice_join::MetaService;
+use sluice_meta::Namespace;
 use sluice_ship::Shipper;
 use sluice_vfs::{Ship, Vfs, Warmup};
 use std::{
@@ -86,6 +87,8 @@ pub struct Server {
     pub cache_dir: PathBuf,
     /// What a mount of a served volume has to settle before another process goes on with it.
     pub served: Option<Arc<hand_over::Served>>,
+    /// The metadata, where this process has it.
+    pub namespace: Option<Arc<Namespace>>,
     /// What takes the metadata to the store, where this process has it.
     pub ship: Option<Arc<Shipper>>,
     /// Resolves when the store has the metadata too.
@@ -117,6 +120,7 @@ impl Server {
         match ask {
             Ask::Status => asker.tell(&Told::Status { status: self.status() }).await,
             Ask::Flush => self.flush(asker).await,
+            Ask::Dump => dump::answer(self, asker).await,
             Ask::Scrub { rate } => scrub::answer(&mut asker, self.vfs.cache(), rate).await,
             Ask::Warmup { to, wait } => warm::warm(asker, &self.vfs, to, wait).await,
             Ask::Held => warm::held(asker, &self.vfs).await,
@@ -170,12 +174,21 @@ impl Server {
                 Err(_) => {}
                 Ok(Err(error)) => return asker.tell(&Told::Failed { error }).await,
                 Ok(Ok(())) => {
-                    let overview = self.service.as_ref().and_then(Weak::upgrade).map(|service| service.overview());
-                    let elsewhere_bytes = overview.map(|overview| overview.unstored_bytes());
-                    return asker.tell(&Told::Flushed { elsewhere_bytes }).await;
+                    return asker.tell(&Told::Flushed { elsewhere_bytes: self.elsewhere_bytes() }).await;
                 }
             }
         }
+    }
+
+    /// Whether there is nothing left to do but to store what is left.
+    pub(super) fn is_ending(&self) -> bool {
+        self.mount.as_ref().map_or_else(|| *self.ending.wanted.borrow(), |(mount, _)| mount.is_over())
+    }
+
+    /// Of a served volume: bytes that mounts elsewhere have acked and not stored.
+    pub(super) fn elsewhere_bytes(&self) -> Option<u64> {
+        let service = self.service.as_ref().and_then(Weak::upgrade)?;
+        Some(service.overview().unstored_bytes())
     }
 
     async fn tell_of_the_drain(&self, asker: &mut Asker, mut drained: watch::Receiver<()>) -> anyhow::Result<()> {

@@ -276,6 +276,7 @@ fn run(
         dir: dir.clone(),
         cache_dir: place.cache.clone().unwrap_or_else(|| dir.join("cache")),
         served: Some(Arc::new(Served { metadata: metadata.clone(), callbacks, guards })),
+        namespace: None,
         ship: None,
         shipped: running.shipped.clone(),
         config,

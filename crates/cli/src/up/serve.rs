@@ -56,6 +56,7 @@ pub fn serve(args: &UpArgs, dir: &Path, mountpoint: &Path, runtime: &Runtime) ->
         dir: dir.to_path_buf(),
         cache_dir: dir.join("cache"),
         served: None,
+        namespace: running.namespace.clone(),
         ship: running.ship.clone(),
         shipped: running.shipped.clone(),
         config,

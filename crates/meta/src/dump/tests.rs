@@ -7,7 +7,7 @@ use super::{
 use crate::store::{MemoryLog, MemoryTables, Options};
 use proptest::prelude::*;
 use sluice_base::ObjectId;
-use std::sync::Arc;
+use std::{ops::ControlFlow, sync::Arc};
 
 type Records = BTreeMap<Vec<u8>, Vec<u8>>;
 

@@ -1,7 +1,7 @@
 //! The store itself: snapshots, and the one place where transactions commit.
 
 use super::{
-    Batch, Log, LogClass, MetaError, Snapshot, Tables, Txn,
+    Batch, Log, LogClass, MetaError, Snapshot, Stream, Tables, Txn,
     checkpoint::Pressure,
     conflicts::Stamps,
     record,
@@ -92,6 +92,15 @@ impl MetaStore {
     /// memory. A listing that goes on for long takes a new one for each portion.
     pub fn snapshot(&self) -> Snapshot<'_> {
         Snapshot(View::new(&self.shared))
+    }
+
+    /// All keys in [from, to) with the values that they have after the change that is returned: of one moment, however long it takes to read
+    /// them, and without the cost of a snapshot that is kept.
+    pub fn stream(&self, from: &[u8], to: &[u8]) -> (Seq, Stream) {
+        let _between_batches = self.commit.lock();
+        // Until the engine has what it needs.
+        let now = self.snapshot();
+        (now.seq(), self.shared.tables.stream(from, to))
     }
 
     /// Runs `f` as a serializable transaction: again if another one got in its way, so `f` has no side effects. `f` must not

@@ -12,7 +12,7 @@
 //!   by block: with a million files in a small cache, a read is a hundred times faster.
 //! - Tables and the manifest are fsynced, with their directories, before a flush returns.
 
-use super::{Batch, EngineError, Tables, Value, Visit};
+use super::{Batch, EngineError, Stream, Tables, Value, Visit};
 use lsm_tree::{
     AbstractTree, AnyTree, Cache, Config, DescriptorTable, Guard, InternalValue, Memtable, SequenceNumberCounter, Tree,
     ValueType, compaction::Leveled, config::PartitioningPolicy,
@@ -182,6 +182,20 @@ impl Tables for LsmTables {
             }
         }
         Ok(())
+    }
+
+    /// It holds the tables of this moment, which go when it does, and the memtables: a few times their size, however long it is read.
+    fn stream(&self, from: &[u8], to: &[u8]) -> Stream {
+        let from = from.max(FIRST);
+        if from >= to {
+            return Box::new(std::iter::empty());
+        }
+        self.active.lock().settle();
+        let entries = self.tree.range(from..to, bound(self.applied()), None);
+        Box::new(entries.map(|item| {
+            let (key, value) = item.into_inner()?;
+            Ok((key.into(), value.into()))
+        }))
     }
 
     fn apply(&self, seq: Seq, batch: &Batch) {

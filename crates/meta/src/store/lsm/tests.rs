@@ -151,3 +151,44 @@ fn nothing_is_persisted_before_a_flush_and_memory_is_given_back_after_it() {
         }
     }
 }
+
+/// A stream that is read while everything behind it is changed, flushed and compacted away shows what was there when it began, also of keys that are
+/// held beside the memtable.
+#[test]
+fn a_stream_stays_of_its_moment() {
+    let dir = tempfile::tempdir().expect("directory");
+    let tables = open(dir.path());
+    let mut seq = 0;
+    let mut apply = |value: u64, keys: std::ops::Range<u64>| {
+        let mut batch = Batch::default();
+        for key in keys {
+            let mut value = value.to_be_bytes().to_vec();
+            value.resize(60, 0);
+            batch.put([b"n".as_slice(), &key.to_be_bytes()].concat(), value);
+        }
+        batch.put(b"v".to_vec(), value.to_be_bytes().to_vec());
+        seq += 1;
+        tables.apply(Seq(seq), &batch);
+    };
+    const KEYS: u64 = 200;
+    let turn = |tables: &LsmTables| {
+        tables.rotate();
+        tables.flush(tables.applied()).expect("flushed");
+    };
+    apply(1, 0..KEYS);
+    turn(&tables);
+    apply(2, 0..KEYS / 2);
+    let mut stream = tables.stream(&[1], &[0xff]).enumerate();
+    for (at, entry) in stream.by_ref().take(KEYS as usize) {
+        let (key, value) = entry.expect("sound");
+        let key = u64::from_be_bytes(key[1..].try_into().expect("a number"));
+        let expected = if key < KEYS / 2 { 2 } else { 1 };
+        assert_eq!((key, &value[..8]), (at as u64, &u64::to_be_bytes(expected)[..]));
+        // What it has read and what it has not.
+        apply(3 + key, key / 2..KEYS);
+        turn(&tables);
+    }
+    let (_, last) = stream.next().expect("the value of the volume");
+    assert_eq!(*last.expect("sound").1, 2_u64.to_be_bytes());
+    assert!(stream.next().is_none());
+}
