@@ -16,7 +16,10 @@ use sluice_base::{Clock, Errno, SystemClock};
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::SeqCst;
+use std::sync::atomic::{
+    AtomicUsize,
+    Ordering::{Relaxed, SeqCst},
+};
 use std::time::Duration;
 
 /// One reactor's.
@@ -187,10 +190,36 @@ impl Way {
     }
 }
 
-/// A reactor with answers under way whose last wait was shorter than this looks so long before it sleeps: to be woken costs it, and
-/// whoever wakes it, about as much, above all in a virtual machine, where it takes an interrupt from another processor. Threads that want
-/// the core have it meanwhile.
+/// A reactor whose last wait was shorter than this looks so long before it sleeps: to be woken costs it, and whoever wakes it, about as
+/// much, above all in a virtual machine, where it takes an interrupt from another processor. Threads that want the core have it
+/// meanwhile.
 const LINGER: Duration = Duration::from_micros(50);
+
+/// How many reactors look for requests at a time, beside those that have answers under way: half of the cores, so that who asks for
+/// something finds one of the others.
+pub(crate) struct Lingering {
+    now: AtomicUsize,
+    max: usize,
+}
+
+impl Lingering {
+    pub(crate) fn new() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Self { now: AtomicUsize::new(0), max: cores / 2 }
+    }
+
+    fn begin(&self) -> bool {
+        let is_one = self.now.fetch_add(1, Relaxed) < self.max;
+        if !is_one {
+            self.end();
+        }
+        is_one
+    }
+
+    fn end(&self) {
+        self.now.fetch_sub(1, Relaxed);
+    }
+}
 
 /// A channel of the device, and what is waited for beside it.
 pub(crate) struct DeviceChannel {
@@ -202,6 +231,7 @@ pub(crate) struct DeviceChannel {
     companion_is_ready: bool,
     clock: SystemClock,
     lingers: bool,
+    lingering: Arc<Lingering>,
 }
 
 const DEVICE: u64 = 0;
@@ -214,6 +244,7 @@ impl DeviceChannel {
         device: Arc<Device>,
         inbox: &Inbox,
         companion: Option<BorrowedFd<'_>>,
+        lingering: Arc<Lingering>,
         listens: bool,
     ) -> io::Result<Self> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
@@ -223,7 +254,9 @@ impl DeviceChannel {
         }
         let (inbox_is_ready, companion_is_ready) = (false, false);
         let (clock, lingers) = (SystemClock::default(), false);
-        let mut channel = Self { device, epoll, listening: false, inbox_is_ready, companion_is_ready, clock, lingers };
+        let listening = false;
+        let mut channel =
+            Self { device, epoll, listening, inbox_is_ready, companion_is_ready, clock, lingers, lingering };
         channel.listen(listens)?;
         Ok(channel)
     }
@@ -250,13 +283,17 @@ impl DeviceChannel {
         let mut events = [epoll::Event { flags: epoll::EventFlags::empty(), data: epoll::EventData::new_u64(0) }; 3];
         let (began, now) = (self.clock.monotonic(), Timespec { tv_sec: 0, tv_nsec: 0 });
         let mut waited = Ok(0);
-        self.lingers &= soon;
+        let is_one = self.lingers && !soon && self.lingering.begin();
+        self.lingers &= soon || is_one;
         while self.lingers && waited == Ok(0) {
             waited = epoll::wait(&self.epoll, &mut events, Some(&now));
             if waited == Ok(0) {
                 std::thread::yield_now();
             }
             self.lingers = self.clock.monotonic() < began + LINGER;
+        }
+        if is_one {
+            self.lingering.end();
         }
         if waited == Ok(0) {
             waited = epoll::wait(&self.epoll, &mut events, None);

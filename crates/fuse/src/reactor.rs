@@ -167,7 +167,8 @@ impl Reactor {
             Source::Device(device) => {
                 let _ = peer.device.set(Arc::downgrade(&device));
                 let descriptor = companion.as_ref().and_then(|companion| companion.descriptor());
-                Channel::Device(DeviceChannel::new(device, &peer.inbox, descriptor, !is_spare)?)
+                let lingering = shared.lingering.clone();
+                Channel::Device(DeviceChannel::new(device, &peer.inbox, descriptor, lingering, !is_spare)?)
             }
             Source::Ring(commands, device) => Channel::Ring(Box::new(Ring::start(*commands, device)?)),
         };

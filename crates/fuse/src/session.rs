@@ -6,6 +6,7 @@ pub use paused::{CHANNELS_MAX, PauseError, Paused};
 
 use crate::abi::MIN_READ_BUFFER;
 use crate::abi::flags::init as flag;
+use crate::channel::Lingering;
 use crate::counters::Counts;
 use crate::device::{Backings, Device, Written};
 use crate::handler::Handler;
@@ -167,6 +168,7 @@ pub(crate) struct Shared {
     /// Reactors that have not ended and wait for nobody.
     pub(crate) running: Mutex<usize>,
     pub(crate) spares: Spares,
+    pub(crate) lingering: Arc<Lingering>,
     ended: Condvar,
     notifier: Notifier,
 }
@@ -258,6 +260,7 @@ impl Session {
             has_rings: !rings.is_empty(),
             running: Mutex::new(count),
             spares: Spares::new(config.steady.unwrap_or(count).max(2)),
+            lingering: Arc::new(Lingering::new()),
             ended: Condvar::new(),
             notifier: notifier.clone(),
         });
