@@ -33,6 +33,10 @@ const GATHER_MAX: Duration = Duration::from_millis(1);
 
 /// Something that must be durable before a record that speaks of it counts as durable.
 pub trait Syncable: Send + Sync {
+    /// Whether [`Syncable::sync`] would do more than return at once: otherwise its thread is left alone.
+    fn is_due(&self) -> bool {
+        true
+    }
     /// Everything written before this call survives power loss.
     fn sync(&self) -> io::Result<()>;
 }
@@ -243,10 +247,10 @@ impl Shared {
     }
 
     fn commit(&self, companions: &Companions) -> Result<(), String> {
-        companions.begin();
+        let finish = companions.begin();
         let journal = self.journal.sync();
         // Always collected, also after a failure: a companion must not be left in the middle of a sync.
-        let others = companions.finish();
+        let others = finish();
         journal.map_err(|error| error.to_string())?;
         others.map_err(|error| format!("cannot sync file data: {error}"))
     }

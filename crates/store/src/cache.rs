@@ -8,6 +8,7 @@ use crate::{
     entry::{Entry, Hold},
     error::is_full,
     health::Health,
+    pending,
     scrub::Scrubber,
     slab::{Slabs, What},
     space::Space,
@@ -184,7 +185,8 @@ impl Cache {
         if hold.replaying.load(Ordering::Acquire) {
             crate::replay::settle(&self.0, &hold, &mut writer).ok();
         }
-        if hold.sums.any_bad() || hold.replaying.load(Ordering::Acquire) {
+        let is_written = pending::write(&self.0, &hold, &mut writer).is_ok();
+        if !is_written || hold.sums.any_bad() || hold.replaying.load(Ordering::Acquire) {
             drop(writer);
             return self.discard(object);
         }
@@ -254,8 +256,12 @@ impl Cache {
             return 0;
         };
         (0..SEGMENTS_PER_OBJECT).fold(0, |set, index| {
-            let kept = entry.sums.get(index);
-            set | u128::from(!kept.is_absent() && !kept.bad) << index
+            let is_written = || {
+                let kept = entry.sums.get(index);
+                !kept.is_absent() && !kept.bad
+            };
+            let is_present = is_written() || pending::is_in(&entry, index) || is_written();
+            set | u128::from(is_present) << index
         })
     }
 
@@ -301,7 +307,7 @@ impl Cache {
         }
     }
 
-    /// Everything appended and filled before this call survives power loss (fdatasync of the slabs written since).
+    /// Everything written before this call survives power loss (fdatasync of the slabs written since).
     pub fn sync(&self) -> io::Result<()> {
         self.0.slabs.sync(What::All)
     }
@@ -310,6 +316,11 @@ impl Cache {
     /// where a journal has all bytes that it speaks of.
     pub fn sync_relied_on(&self) -> io::Result<()> {
         self.0.slabs.sync(What::ReliedOn)
+    }
+
+    /// Whether [`Cache::sync_relied_on`] has anything to do, or a failure to tell.
+    pub fn is_relied_on(&self) -> bool {
+        self.0.slabs.are_relied_on()
     }
 
     /// Syncs what a replay has adopted, all of which it has seen by now: from here on the journal is believed in what it says of slots.

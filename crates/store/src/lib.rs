@@ -39,6 +39,7 @@ mod error;
 mod fifo;
 mod health;
 mod known;
+mod pending;
 mod pin;
 mod replay;
 mod scrub;

@@ -80,6 +80,11 @@ impl Slab {
         self.relied_on.store(true, Ordering::Release);
     }
 
+    /// Whether a journal relies on what was written since the last sync, or on one that is under way.
+    fn is_relied_on(&self) -> bool {
+        self.sync.try_lock().is_none_or(|_one| self.relied_on.load(Ordering::Acquire))
+    }
+
     fn sync(&self, what: What) -> io::Result<()> {
         let _one = self.sync.lock();
         let relied_on = self.relied_on.load(Ordering::Acquire);
@@ -159,6 +164,11 @@ impl Slabs {
     }
 
     /// fdatasync of every slab of which that is wanted since its last.
+    /// Whether a sync of what is relied on has anything to do, or to tell.
+    pub(crate) fn are_relied_on(&self) -> bool {
+        self.health.is_failed() || self.open.lock().iter().flatten().any(|slab| slab.is_relied_on())
+    }
+
     pub(crate) fn sync(&self, what: What) -> io::Result<()> {
         let open: Vec<_> = self.open.lock().iter().flatten().cloned().collect();
         open.iter().try_for_each(|slab| slab.sync(what)).inspect_err(|_| self.note_doubt())?;

@@ -36,6 +36,10 @@ impl CacheSync {
 }
 
 impl Syncable for CacheSync {
+    fn is_due(&self) -> bool {
+        self.cache.is_relied_on()
+    }
+
     fn sync(&self) -> io::Result<()> {
         let Err(error) = self.cache.sync_relied_on() else { return Ok(()) };
         let dirty = || self.cache.stats().dirty_slots > 0;

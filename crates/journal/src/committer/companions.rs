@@ -13,6 +13,7 @@ use std::{
 pub(super) struct Companions(Vec<Companion>);
 
 struct Companion {
+    what: Arc<dyn Syncable>,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -37,24 +38,23 @@ impl Companions {
         Self(what.into_iter().map(Companion::start).collect())
     }
 
-    /// Starts a sync of everything.
-    pub(super) fn begin(&self) {
-        self.0.iter().for_each(|companion| companion.shared.set(State::Asked));
-    }
-
-    /// Waits for all syncs that were begun; the first error, if any.
-    pub(super) fn finish(&self) -> io::Result<()> {
-        let results: Vec<_> = self.0.iter().map(|companion| companion.shared.take_result()).collect();
-        results.into_iter().collect()
+    /// Starts a sync of everything that has something to sync, and returns what waits for those.
+    pub(super) fn begin(&self) -> impl FnOnce() -> io::Result<()> + '_ {
+        let due: Vec<_> = self.0.iter().filter(|companion| companion.what.is_due()).collect();
+        due.iter().for_each(|companion| companion.shared.set(State::Asked));
+        move || {
+            let results: Vec<_> = due.iter().map(|companion| companion.shared.take_result()).collect();
+            results.into_iter().collect()
+        }
     }
 }
 
 impl Companion {
     fn start(what: Arc<dyn Syncable>) -> Self {
         let shared = Arc::new(Shared::default());
-        let worker = shared.clone();
-        let thread = thread::Builder::new().name("journal-also".into()).spawn(move || worker.run(&*what));
-        Self { shared, thread: Some(thread.expect("a thread starts")) }
+        let (worker, its) = (shared.clone(), what.clone());
+        let thread = thread::Builder::new().name("journal-also".into()).spawn(move || worker.run(&*its));
+        Self { what, shared, thread: Some(thread.expect("a thread starts")) }
     }
 }
 

@@ -68,14 +68,14 @@ pub struct LsmTables {
 /// What batches go to.
 struct Active {
     memtable: Arc<Memtable>,
-    /// The newest values of the keys in [`HELD_TABLES`], which nearly every batch changes. They enter the memtable when it is
+    /// The newest values of the keys in [`HELD_TABLES`], of which nearly every batch changes some, and all of them few. They enter the memtable when it is
     /// sealed or scanned: one entry instead of thousands, each a search that costs a microsecond. Before that a reader gets the
     /// newest value even if its snapshot is older; a transaction that does so fails its validation and runs again.
     held: HashMap<Value, (u64, Option<Value>)>,
 }
 
-/// Statistics of directories and values of the volume (crate::keys).
-const HELD_TABLES: [u8; 2] = *b"sv";
+/// Records of objects, statistics of directories and values of the volume (crate::keys).
+const HELD_TABLES: [u8; 3] = *b"osv";
 /// Memory of a held value, about.
 const HELD_BYTES: u64 = 160;
 
