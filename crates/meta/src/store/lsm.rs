@@ -68,9 +68,10 @@ pub struct LsmTables {
 /// What batches go to.
 struct Active {
     memtable: Arc<Memtable>,
-    /// The newest values of the keys in [`HELD_TABLES`], of which nearly every batch changes some, and all of them few. They enter the memtable when it is
-    /// sealed or scanned: one entry instead of thousands, each a search that costs a microsecond. Before that a reader gets the
-    /// newest value even if its snapshot is older; a transaction that does so fails its validation and runs again.
+    /// The newest values of the keys in [`HELD_TABLES`], of which nearly every batch changes some, and all of them few. They enter the
+    /// memtable when it is sealed or scanned: one entry instead of thousands, each a search that costs a microsecond. So what they
+    /// were in between is nowhere, and a reader gets their newest value even if its snapshot is older; a transaction that does so
+    /// fails its validation and runs again.
     held: HashMap<Value, (u64, Option<Value>)>,
 }
 
@@ -157,6 +158,11 @@ fn bound(at: Seq) -> u64 {
     at.0 + 1
 }
 
+/// Up to where a reader at `at` sees a key.
+fn bound_of(key: &[u8], at: Seq) -> u64 {
+    if is_held(key) { u64::MAX } else { bound(at) }
+}
+
 impl Tables for LsmTables {
     fn get(&self, key: &[u8], at: Seq) -> Result<Option<Value>, EngineError> {
         if is_held(key)
@@ -164,7 +170,7 @@ impl Tables for LsmTables {
         {
             return Ok(value.clone());
         }
-        Ok(self.tree.get(key, bound(at))?.map(Value::from))
+        Ok(self.tree.get(key, bound_of(key, at))?.map(Value::from))
     }
 
     fn scan(&self, from: &[u8], to: &[u8], at: Seq, visit: &mut Visit<'_>) -> Result<(), EngineError> {
@@ -175,7 +181,9 @@ impl Tables for LsmTables {
         if HELD_TABLES.iter().any(|table| from[0] <= *table && to[0] >= *table) {
             self.active.lock().settle();
         }
-        for item in self.tree.range(from..to, bound(at), None) {
+        // Of one table; a reader of several wants all of them as of one moment.
+        let bound = if to[0] - from[0] <= 1 { bound_of(from, at) } else { bound(at) };
+        for item in self.tree.range(from..to, bound, None) {
             let (key, value) = item.into_inner()?;
             if visit(&key, &value).is_break() {
                 break;

@@ -192,3 +192,40 @@ fn a_stream_stays_of_its_moment() {
     assert_eq!(*last.expect("sound").1, 2_u64.to_be_bytes());
     assert!(stream.next().is_none());
 }
+
+/// What a key of a held table was in between is nowhere: who asks as of then gets the newest, never an older one and never nothing.
+#[test]
+fn of_held_keys_every_reader_sees_the_newest() {
+    let dir = tempfile::tempdir().unwrap();
+    let tables = open(dir.path());
+    let put = |seq: u64, key: &[u8], value: &[u8]| {
+        let mut batch = Batch::default();
+        batch.set(key.into(), Some(value.into()));
+        tables.apply(Seq(seq), &batch);
+    };
+    let scanned = |at: u64| {
+        let mut found = Vec::new();
+        let mut visit = |key: &[u8], value: &[u8]| {
+            found.push((key.to_vec(), value.to_vec()));
+            ControlFlow::Continue(())
+        };
+        tables.scan(b"o", b"p", Seq(at), &mut visit).unwrap();
+        found
+    };
+    let newest = || tables.get(b"o1", Seq(1)).unwrap().map(|value| value.to_vec());
+    put(1, b"o1", b"first");
+    put(2, b"i", b"other");
+    put(3, b"o1", b"third");
+    assert_eq!(newest(), Some(b"third".to_vec()));
+    for step in 0..3 {
+        match step {
+            0 => {}
+            1 => tables.rotate(),
+            _ => drop(tables.flush(Seq(1)).unwrap()),
+        }
+        assert_eq!(scanned(1), [(b"o1".to_vec(), b"third".to_vec())], "{step}");
+        assert_eq!(newest(), Some(b"third".to_vec()), "{step}");
+    }
+    put(4, b"o1", b"fourth");
+    assert_eq!((scanned(1).len(), newest()), (1, Some(b"fourth".to_vec())));
+}
