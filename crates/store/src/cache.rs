@@ -8,7 +8,6 @@ use crate::{
     entry::{Entry, Hold},
     error::is_full,
     health::Health,
-    pending,
     scrub::Scrubber,
     slab::{Slabs, What},
     space::Space,
@@ -185,8 +184,7 @@ impl Cache {
         if hold.replaying.load(Ordering::Acquire) {
             crate::replay::settle(&self.0, &hold, &mut writer).ok();
         }
-        let is_written = pending::write(&self.0, &hold, &mut writer).is_ok();
-        if !is_written || hold.sums.any_bad() || hold.replaying.load(Ordering::Acquire) {
+        if hold.sums.any_bad() || hold.replaying.load(Ordering::Acquire) {
             drop(writer);
             return self.discard(object);
         }
@@ -256,12 +254,8 @@ impl Cache {
             return 0;
         };
         (0..SEGMENTS_PER_OBJECT).fold(0, |set, index| {
-            let is_written = || {
-                let kept = entry.sums.get(index);
-                !kept.is_absent() && !kept.bad
-            };
-            let is_present = is_written() || pending::is_in(&entry, index) || is_written();
-            set | u128::from(is_present) << index
+            let kept = entry.sums.get(index);
+            set | u128::from(!kept.is_absent() && !kept.bad) << index
         })
     }
 
@@ -307,7 +301,7 @@ impl Cache {
         }
     }
 
-    /// Everything written before this call survives power loss (fdatasync of the slabs written since).
+    /// Everything appended and filled before this call survives power loss (fdatasync of the slabs written since).
     pub fn sync(&self) -> io::Result<()> {
         self.0.slabs.sync(What::All)
     }

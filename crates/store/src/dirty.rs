@@ -4,7 +4,6 @@ use crate::{
     CacheError, ReadError, SegmentSum, SlotLocation,
     cache::Inner,
     entry::{Entry, Hold, Writer},
-    pending,
     pin::{bound, check_segment, promised_segment, read_segments},
     replay,
 };
@@ -46,8 +45,7 @@ impl DirtySlot {
     }
 
     /// Puts `bytes` at `offset_in_object`, which is at or behind `end`. What is skipped within a segment reads as zeros;
-    /// segments skipped entirely stay absent. After an error nothing was appended. Less than a segment may wait in memory for the rest of
-    /// it, and is not there after the end of this process: the caller has such bytes in a journal.
+    /// segments skipped entirely stay absent. After an error nothing was appended.
     pub fn append(&self, offset_in_object: u32, bytes: &[u8]) -> Result<(), CacheError> {
         let hold = self.hold()?;
         let mut writer = hold.writer.lock();
@@ -58,17 +56,13 @@ impl DirtySlot {
             return Err(CacheError::Failed);
         }
         replay::settle(&self.cache, &hold, &mut writer)?;
-        let (offset, end) = (offset_in_object as usize, pending::end(&hold, &writer));
+        let (offset, end) = (offset_in_object as usize, hold.end.load(Ordering::Relaxed) as usize);
         if offset < end || offset + bytes.len() > OBJECT_BYTES {
             return Err(CacheError::Invalid("bytes are appended behind the end and within 4 MiB"));
         }
         if bytes.is_empty() {
             return Ok(());
         }
-        if offset == end && bytes.len() < SEGMENT_BYTES {
-            return pending::add(&self.cache, &hold, &mut writer, bytes);
-        }
-        pending::write(&self.cache, &hold, &mut writer)?;
         let gap = Gap::between(end, offset);
         let outcome = self.write_with_gap(&writer, &gap, offset, bytes);
         if outcome.is_err() {
@@ -97,28 +91,13 @@ impl DirtySlot {
     /// Bytes from the object's start up to the last one appended.
     pub fn end(&self) -> u32 {
         self.settled();
-        pending::end(&self.entry, &self.entry.writer.lock()) as u32
-    }
-
-    /// Writes what waits for the rest of its segment. It can be read either way.
-    pub fn flush(&self) -> Result<(), CacheError> {
-        if !self.entry.has_pending.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        let hold = self.hold()?;
-        pending::write(&self.cache, &hold, &mut hold.writer.lock())
+        self.entry.end.load(Ordering::Acquire)
     }
 
     /// Sums of all segments up to `end`, a partial last one included.
     pub fn sums(&self) -> Vec<SegmentSum> {
-        self.settled();
-        let writer = self.entry.writer.lock();
-        let count = pending::end(&self.entry, &writer).div_ceil(SEGMENT_BYTES);
-        let mut sums: Vec<_> = (0..count).map(|index| self.entry.sums.get(index).sum).collect();
-        if let Some((index, sum)) = pending::sum(&self.entry, &writer) {
-            sums[index] = sum;
-        }
-        sums
+        let count = (self.end() as usize).div_ceil(SEGMENT_BYTES);
+        (0..count).map(|index| self.entry.sums.get(index).sum).collect()
     }
 
     /// Reads and checks everything, for upload. Absent segments are `None`.
@@ -126,14 +105,7 @@ impl DirtySlot {
         let gone = |_| ReadError::Io(io::Error::other("the slot was given up"));
         let hold = self.hold().map_err(gone)?;
         self.try_settle().map_err(|error| ReadError::Io(io::Error::other(error)))?;
-        let count = pending::end(&hold, &hold.writer.lock()).div_ceil(SEGMENT_BYTES);
-        // A disk that takes no more is no reason not to store what memory has.
-        let _ = self.flush();
-        let mut segments = read_segments(&hold, count)?;
-        if let (Some(pending), Some(last)) = (pending::bytes(&hold), segments.last_mut()) {
-            last.get_or_insert_default().extend(pending);
-        }
-        Ok(segments)
+        read_segments(&hold, (hold.end.load(Ordering::Acquire) as usize).div_ceil(SEGMENT_BYTES))
     }
 
     /// Replay: `bytes` at `offset` come from the journal and are written again. In any order; the first other use of the slot
@@ -149,7 +121,6 @@ impl DirtySlot {
             replay.know(offset..offset + bytes.len() as u32);
             return Ok(());
         }
-        pending::write(&self.cache, &hold, &mut writer)?;
         if !hold.is_dirty() {
             return Err(CacheError::Gone(hold.object));
         }
@@ -251,7 +222,7 @@ impl Gap {
 }
 
 /// Takes `bytes` at `offset`, which are on the disk, into the sums. `offset` is where the sums of its segment end.
-pub(crate) fn grow(cache: &Inner, entry: &Entry, writer: &mut Writer, mut offset: usize, mut bytes: &[u8]) {
+fn grow(cache: &Inner, entry: &Entry, writer: &mut Writer, mut offset: usize, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         let (index, within) = (offset / SEGMENT_BYTES, offset % SEGMENT_BYTES);
         let (piece, rest) = bytes.split_at(bytes.len().min(SEGMENT_BYTES - within));

@@ -34,10 +34,8 @@ pub(crate) struct Entry {
     pub(crate) changed: AtomicBool,
     /// Replay has not been settled: sums are yet to be computed.
     pub(crate) replaying: AtomicBool,
-    /// Bytes from the slot's start that were appended and written; of a dirty slot only.
+    /// Bytes from the slot's start that were appended; of a dirty slot only.
     pub(crate) end: AtomicU32,
-    /// [`Writer::pending`] has bytes.
-    pub(crate) has_pending: AtomicBool,
     /// Bytes in present segments, for statistics.
     pub(crate) bytes: AtomicU32,
     pub(crate) sums: Sums,
@@ -51,8 +49,6 @@ pub(crate) struct Writer {
     pub(crate) tail: Option<Box<Crc32c>>,
     /// Bytes behind `end` may not be zeros: after a failed write, or in an adopted slot.
     pub(crate) soiled: bool,
-    /// What follows `end`, all in one segment: not written yet (`pending.rs`).
-    pub(crate) pending: Vec<u8>,
     pub(crate) replay: Option<Box<Replay>>,
 }
 
@@ -71,7 +67,6 @@ impl Entry {
             changed: AtomicBool::new(true),
             replaying: AtomicBool::new(false),
             end: AtomicU32::new(0),
-            has_pending: AtomicBool::new(false),
             bytes: AtomicU32::new(0),
             sums: Sums::new(),
             writer: Mutex::default(),

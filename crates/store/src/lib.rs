@@ -39,7 +39,6 @@ mod error;
 mod fifo;
 mod health;
 mod known;
-mod pending;
 mod pin;
 mod replay;
 mod scrub;

@@ -6,7 +6,7 @@ mod region;
 pub(crate) use read::{bound, check_segment, loading, promised_segment, read_segments};
 pub use region::Region;
 
-use crate::{ReadError, SegmentSum, entry::Hold, pending};
+use crate::{ReadError, SegmentSum, entry::Hold};
 use read::Wait;
 use sluice_base::{
     ObjectId,
@@ -37,7 +37,7 @@ impl Pin {
         read::read_at(&self.0, offset as usize, buf, Wait::Never)
     }
 
-    /// `count` segments from `first`, at least one, as they lie behind each other on the disk: all present there, and all but the last full.
+    /// `count` segments from `first`, at least one, as they lie behind each other on the disk: all present, and all but the last full.
     pub fn region(&self, first: u32, count: u32) -> Result<Region, ReadError> {
         Region::new(&self.0, first, count)
     }
@@ -56,21 +56,15 @@ impl Pin {
 
     /// Whether all of `count` segments from `first` are present. Says nothing of their bytes.
     pub fn has(&self, first: u32, count: u32) -> bool {
-        (first..first.saturating_add(count)).all(|index| self.is_present(index))
+        (first..first.saturating_add(count)).all(|index| self.sum(index).len != 0)
     }
 
     /// Those of `count` segments from `first` that are not present.
     pub fn absent(&self, first: u32, count: u32) -> Vec<u32> {
-        (first..first.saturating_add(count)).filter(|index| !self.is_present(*index)).collect()
+        (first..first.saturating_add(count)).filter(|index| self.sum(*index).len == 0).collect()
     }
 
-    fn is_present(&self, index: u32) -> bool {
-        let is_written = || self.sum(index).len != 0;
-        // It may have been written while it was looked for in memory.
-        is_written() || pending::is_in(&self.0, index as usize) || is_written()
-    }
-
-    /// What is known of segment `index`, as far as it is on the disk.
+    /// What is known of segment `index`.
     pub fn sum(&self, index: u32) -> SegmentSum {
         if (index as usize) < SEGMENTS_PER_OBJECT { self.0.sums.get(index as usize).sum } else { SegmentSum::default() }
     }

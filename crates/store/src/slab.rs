@@ -163,12 +163,14 @@ impl Slabs {
         self.dir.join(format!("slab-{number:05}"))
     }
 
-    /// fdatasync of every slab of which that is wanted since its last.
-    /// Whether a sync of what is relied on has anything to do, or to tell.
+    /// Whether a sync of what is relied on has anything to do, or a failure to tell.
     pub(crate) fn are_relied_on(&self) -> bool {
-        self.health.is_failed() || self.open.lock().iter().flatten().any(|slab| slab.is_relied_on())
+        let open: Vec<_> = self.open.lock().iter().flatten().cloned().collect();
+        // Slabs first: a sync that fails says so before it lets its slab go.
+        open.iter().any(|slab| slab.is_relied_on()) || self.health.is_failed()
     }
 
+    /// fdatasync of every slab of which that is wanted since its last.
     pub(crate) fn sync(&self, what: What) -> io::Result<()> {
         let open: Vec<_> = self.open.lock().iter().flatten().cloned().collect();
         open.iter().try_for_each(|slab| slab.sync(what)).inspect_err(|_| self.note_doubt())?;

@@ -215,10 +215,6 @@ impl DirtyObject {
     fn seal(&self) -> bool {
         let mut state = self.state.lock();
         state.sealed = true;
-        if let Body::Slot(slot) = &self.body {
-            // Memory is for objects that go on. What the disk does not take stays there until it is stored.
-            let _ = slot.flush();
-        }
         state.writers == 0
     }
 

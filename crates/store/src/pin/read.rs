@@ -1,6 +1,6 @@
 //! Bytes of a slot, checked against the sums of their segments.
 
-use crate::{ReadError, SegmentSum, entry::Entry, pending, sums::Kept};
+use crate::{ReadError, SegmentSum, entry::Entry, sums::Kept};
 use sluice_base::{
     ObjectId,
     crc::{place_crc, segment_crc},
@@ -37,18 +37,7 @@ pub(super) fn readable(entry: &Entry, index: usize) -> Result<Kept, ReadError> {
     }
 }
 
-/// From the disk, and what is not there yet from memory.
-pub(super) fn read_at(entry: &Entry, offset: usize, buf: &mut [u8], wait: Wait) -> Result<(), ReadError> {
-    match read_written(entry, offset, buf, wait) {
-        Err(ReadError::Absent { index }) => {
-            let written = pending::copy(entry, offset, buf).ok_or(ReadError::Absent { index })?;
-            read_written(entry, offset, &mut buf[..written], wait)
-        }
-        done => done,
-    }
-}
-
-fn read_written(entry: &Entry, mut offset: usize, mut buf: &mut [u8], wait: Wait) -> Result<(), ReadError> {
+pub(super) fn read_at(entry: &Entry, mut offset: usize, mut buf: &mut [u8], wait: Wait) -> Result<(), ReadError> {
     while !buf.is_empty() {
         let (index, within) = (offset / SEGMENT_BYTES, offset % SEGMENT_BYTES);
         let mut run = whole_segments(entry, index, within, buf.len())?;

@@ -4,7 +4,6 @@ use super::read::{Wait, failed, fetch, loading, readable};
 use crate::{
     ReadError,
     entry::{Entry, Hold},
-    pending,
 };
 use sluice_base::{
     ObjectId,
@@ -32,9 +31,6 @@ impl Region {
         let (mut bytes, mut crc) = (0, 0);
         for index in first..first.checked_add(count).filter(|_| count > 0).ok_or(absent(first))? {
             let sum = readable(entry, index as usize)?.sum;
-            if pending::is_in(entry, index as usize) {
-                return Err(absent(index));
-            }
             if bytes != (index - first) * SEGMENT_BYTES as u32 {
                 return Err(absent(index - 1));
             }

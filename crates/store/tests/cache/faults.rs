@@ -1,11 +1,10 @@
 use crate::{SEG, fill, id, open, options, pattern, segment};
 use sluice_base::{
     Disk, Errno, ManualClock,
-    crc::segment_crc,
     disk::{FaultPlan, FaultyDisk, MemoryDisk, Operation},
     limits::SEGMENT_BYTES,
 };
-use sluice_store::{Cache, CacheError, CacheState, ReadError, SLOT_BYTES, SegmentSum};
+use sluice_store::{Cache, CacheError, CacheState, ReadError, SLOT_BYTES};
 use std::{path::Path, sync::Arc, time::Duration};
 
 fn faulty() -> (Arc<FaultPlan>, Arc<dyn Disk>) {
@@ -31,7 +30,7 @@ fn repeated_errors_end_the_use_of_the_cache() {
     assert_eq!(cache.stats().state, CacheState::Active);
     plan.fail_under(Operation::Write, dir, Errno::EIO);
     for _ in 0..8 {
-        assert!(matches!(slot.append(slot.end(), &[b'x'; SEGMENT_BYTES]), Err(CacheError::Io(_))));
+        assert!(matches!(slot.append(slot.end(), b"x"), Err(CacheError::Io(_))));
     }
     plan.heal();
     assert_eq!(cache.stats().state, CacheState::Failed);
@@ -45,48 +44,12 @@ fn repeated_errors_end_the_use_of_the_cache() {
     cache.pin(id(1)).unwrap().read_at(0, &mut [0; 9]).unwrap();
 }
 
-/// Less than a segment waits in memory. When the disk does not take it, it is read and stored from there, and goes to the disk once that does.
-#[test]
-fn what_waits_for_its_segment_outlives_a_failed_write() {
-    let (plan, disk) = faulty();
-    let cache = open(&disk, 4);
-    let slot = cache.create_dirty(id(1)).unwrap();
-    let bytes: Vec<u8> = (0..SEGMENT_BYTES + 9).map(|n| (n / 7) as u8).collect();
-    slot.append(0, &bytes[..5]).unwrap();
-    slot.flush().unwrap();
-    slot.append(5, &bytes[5..100]).unwrap();
-    plan.fail_nth(Operation::Write, 1, Errno::EIO);
-    // The rest of the segment and more: nothing of it is there, all of what came before is.
-    slot.append(100, &bytes[100..SEGMENT_BYTES]).unwrap_err();
-    assert_eq!(slot.end(), 100);
-    let read = |range: std::ops::Range<usize>| {
-        let mut found = vec![0; range.len()];
-        cache.pin(id(1)).unwrap().read_at(range.start as u32, &mut found).map(|()| found)
-    };
-    for range in [0..100, 0..5, 3..8, 5..100, 99..100] {
-        assert_eq!(read(range.clone()).unwrap(), bytes[range]);
-    }
-    assert!(matches!(read(0..101), Err(ReadError::Absent { index: 0 })));
-    assert_eq!(slot.sums(), [SegmentSum { len: 100, crc: segment_crc(id(1), 0, &bytes[..100]) }]);
-    let pin = cache.pin(id(1)).unwrap();
-    assert!(pin.has(0, 1) && pin.absent(0, 2) == [1] && cache.present(id(1)) == 1);
-    plan.fail_nth(Operation::Write, 1, Errno::EIO);
-    assert_eq!(slot.read_all().unwrap(), [Some(bytes[..100].to_vec())]);
-    slot.append(100, &bytes[100..]).unwrap();
-    assert_eq!(
-        slot.read_all().unwrap(),
-        [Some(bytes[..SEGMENT_BYTES].to_vec()), Some(bytes[SEGMENT_BYTES..].to_vec())]
-    );
-    cache.mark_clean(id(1));
-    assert_eq!(read(0..bytes.len()).unwrap(), bytes);
-}
-
 /// The kernel forgets what a failed fdatasync could not write: no later sync may say that it is safe.
 #[test]
 fn a_failed_sync_is_for_good() {
     let (plan, disk) = faulty();
     let cache = open(&disk, 4);
-    cache.create_dirty(id(1)).unwrap().append(0, &[1; SEGMENT_BYTES]).unwrap();
+    cache.create_dirty(id(1)).unwrap().append(0, b"bytes").unwrap();
     plan.fail_nth(Operation::Sync, 1, Errno::EIO);
     assert!(cache.sync().is_err());
     assert!(cache.sync().is_err());

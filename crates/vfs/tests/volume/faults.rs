@@ -268,7 +268,7 @@ fn replay_takes_slots_again_before_it_gives_any_away() {
     world.backend.set_down(true);
     let volume = world.start();
     world.plan.fail_under(Operation::Write, &Path::new(CACHE).join("slab-00000"), Errno::EIO);
-    let (in_memory, in_slot) = (pattern(1, 40_000), pattern(2, LEN));
+    let (in_memory, in_slot) = (pattern(1, 10_000), pattern(2, LEN));
     volume.write(volume.create("memory").1, 0, &in_memory).unwrap();
     world.plan.heal();
     // Waits until the uploader has given up the slot that refused the bytes.
