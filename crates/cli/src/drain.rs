@@ -7,7 +7,7 @@ use crate::{
     reach::START_TIME,
     status::served::call,
 };
-use anyhow::{anyhow, bail};
+use anyhow::anyhow;
 use sluice_node::{NodeName, message};
 use std::{ffi::OsString, path::Path, process::ExitCode};
 
@@ -36,7 +36,11 @@ pub fn run(args: &DrainArgs) -> anyhow::Result<ExitCode> {
     let name = name.ok_or_else(|| anyhow!("a node's name is 1 to 64 bytes without control characters"))?;
     let server = match args.meta.to_str().filter(|meta| meta.starts_with("sluice://")) {
         Some(server) => server.to_string(),
-        None => of_directory(&directory::volume_dir(&args.meta)?)?,
+        None => {
+            let dir = directory::volume_dir(&args.meta)?;
+            let none = || anyhow!("{} is not served: only a served volume has nodes", dir.display());
+            of_directory(&dir)?.ok_or_else(none)?
+        }
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(call(&server, message::DRAIN, message::encode_drain(&name, !args.undo), START_TIME))?;
@@ -47,8 +51,8 @@ pub fn run(args: &DrainArgs) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Where the volume of a directory of this host is served.
-pub fn of_directory(dir: &Path) -> anyhow::Result<String> {
+/// Where the volume of a directory of this host is served, if it is.
+pub fn of_directory(dir: &Path) -> anyhow::Result<Option<String>> {
     let mut server = None;
     if let Some(mut control) = Control::connect(dir)? {
         control.ask(Ask::Status, |told| {
@@ -58,6 +62,5 @@ pub fn of_directory(dir: &Path) -> anyhow::Result<String> {
             Ok(false)
         })?;
     }
-    let Some(server) = server else { bail!("{} is not served: only a served volume has nodes", dir.display()) };
     Ok(server)
 }

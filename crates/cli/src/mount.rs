@@ -56,7 +56,7 @@ pub struct MountArgs {
     /// and names, so that it survives the loss of both. The store is then waited for, however long it is away. Default: the volume's
     #[arg(long, value_name = "TIER")]
     pub durability: Option<Tier>,
-    /// How long an object waits for more data before it is uploaded
+    /// How long an object waits for more data before it is uploaded. What the store has of the metadata is as old: no name gets there before its bytes
     #[arg(long, default_value = "2s", value_name = "TIME", value_parser = ValueParser::new(units::parse_time))]
     pub upload_delay: Duration,
     /// Memory for bytes on their way: answers, what is read ahead of programs that read in order, warm-ups, uploads, and what no cache disk

@@ -122,6 +122,8 @@ pub fn explained(what: &str, error: &io::Error) -> anyhow::Error {
     let advice = match error.kind() {
         io::ErrorKind::PermissionDenied => "; run it as the owner of the directory or as root, or choose another one",
         io::ErrorKind::ReadOnlyFilesystem => "; its disk is read-only: make it writable, or choose another directory",
+        io::ErrorKind::AlreadyExists => "; something else has that name: choose another one",
+        io::ErrorKind::NotADirectory => "; a part of the path is a file",
         io::ErrorKind::StorageFull => "; its disk is full: make room there first",
         _ => "",
     };

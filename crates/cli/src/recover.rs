@@ -94,11 +94,17 @@ pub fn run(args: &RecoverArgs) -> anyhow::Result<ExitCode> {
             (config.ok_or_else(|| anyhow!("{} holds no volume", dir.display()))?.id, Some(dir))
         }
     };
-    let server = || match &local {
-        Some(dir) => drain::of_directory(dir).with_context(|| {
-            format!("{0} is not served: start `sluice serve {0}`, or name its server, sluice://HOST:PORT", quoted(dir))
+    let server = || {
+        match &local {
+        Some(dir) => drain::of_directory(dir)?.ok_or_else(|| {
+            anyhow!(
+                "{0} is not served: start `sluice serve {0}`, or name its server, sluice://HOST:PORT. Its own journal needs neither: \
+                 `sluice up` and `sluice serve` replay it",
+                quoted(dir)
+            )
         }),
         None => Ok(meta.clone()),
+    }
     };
     if let Some(journal) = &args.journal {
         return take_all(args, &server()?, &volume, &[without_size(journal)]);
@@ -108,6 +114,7 @@ pub fn run(args: &RecoverArgs) -> anyhow::Result<ExitCode> {
         let dirs: Vec<_> = found.into_iter().filter(Found::is_pending).map(|found| found.dir).collect();
         if dirs.is_empty() {
             out!("nothing to recover");
+            tell_of_own(local.as_deref());
             return Ok(ExitCode::SUCCESS);
         }
         return take_all(args, &server()?, &volume, &dirs);
@@ -120,10 +127,18 @@ pub fn run(args: &RecoverArgs) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     list::print(&meta, &volume, &found);
-    if let Some(dir) = local.filter(|_| !found.iter().any(Found::is_pending)) {
-        out!("the volume's own journal needs no command: `sluice up` and `sluice serve` of {} replay it", quoted(&dir));
-    }
+    tell_of_own(local.as_deref().filter(|_| !found.iter().any(Found::is_pending)));
     Ok(ExitCode::SUCCESS)
+}
+
+/// What this is not for.
+fn tell_of_own(dir: Option<&Path>) {
+    if let Some(dir) = dir {
+        out!(
+            "the volume's own journal needs no command: `sluice up` and `sluice serve` of {0} replay it, `sluice status {0}` tells what it has",
+            quoted(dir)
+        );
+    }
 }
 
 /// The id of the volume at `meta`.

@@ -52,10 +52,11 @@ pub struct UpArgs {
     #[arg(long, default_value = "1G", value_name = "SIZE", value_parser = ValueParser::new(units::parse_size))]
     pub journal_size: u64,
     /// When fsync returns: `journal`, when this host's disks have what it is for; `object`, when the store has it too, bytes and names, so that
-    /// it survives the loss of this host. The store is then waited for, however long it is away. Default: what `sluice format` said, or journal
+    /// it survives the loss of this host. The store is then waited for, however long it is away. Default: what `sluice format` said, or journal. Of this mount
+    /// alone, also where it makes the volume. sync(1) and syncfs(2) do not reach a FUSE file system: sync files
     #[arg(long, value_name = "TIER")]
     pub durability: Option<Tier>,
-    /// How long an object waits for more data before it is uploaded
+    /// How long an object waits for more data before it is uploaded. What the store has of the metadata is as old: no name gets there before its bytes
     #[arg(long, default_value = "2s", value_name = "TIME", value_parser = ValueParser::new(units::parse_time))]
     pub upload_delay: Duration,
     /// Memory for bytes on their way: answers, what is read ahead of programs that read in order, warm-ups, uploads, and what no cache disk

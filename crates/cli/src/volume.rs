@@ -163,6 +163,14 @@ pub async fn check_store(config: &VolumeConfig, dir: &Path) -> anyhow::Result<()
     Ok(())
 }
 
+/// Why a store that answers has no volume.
+pub fn no_volume(store: &Store) -> String {
+    let place = store.place();
+    format!(
+        "{place} holds no volume ({VOLUME_MARKER} is missing): the wrong bucket or prefix, or a disk that is not mounted?"
+    )
+}
+
 /// That the store holds this volume and lets us in, or why it does not answer.
 pub async fn ask_store(config: &VolumeConfig, dir: &Path) -> anyhow::Result<Option<StoreError>> {
     let store = open_store(config, dir, true)?;
@@ -175,7 +183,7 @@ pub async fn ask_store(config: &VolumeConfig, dir: &Path) -> anyhow::Result<Opti
             Ok(None)
         }
         Err(StoreError::NotFound { .. }) => {
-            bail!("{} holds no volume ({VOLUME_MARKER} is missing): the wrong bucket or prefix?", store.place())
+            bail!(no_volume(&store))
         }
         Err(error) if error.is_retryable() => Ok(Some(error)),
         Err(error) => Err(error).with_context(|| format!("the store {}", store.place())),
@@ -293,17 +301,35 @@ pub fn look(dir: &Path, id: VolumeId) -> anyhow::Result<(Left, u64)> {
 }
 
 /// Objects, and bytes of files in them, that the volume in `dir` has and its store lacks. Nobody else may use `dir` meanwhile.
-pub fn look_unstored(dir: &Path, id: VolumeId) -> anyhow::Result<(u64, u64)> {
+pub fn look_unstored(dir: &Path, id: VolumeId) -> anyhow::Result<Unstored> {
     let bytes = journal_bytes_at_least(dir);
     let view = sluice_join::view(Arc::new(RealDisk), open_tables(dir)?, journal_options(dir, id, bytes, Seq(1)), dir)?;
-    let (mut objects, mut bytes) = (0, 0);
+    let mut found = Vec::new();
     fsck::objects(&view, &mut |_, record| {
         let is_unstored = |record: &ObjectRecord| matches!(record.state, ObjectState::Open | ObjectState::Sealed);
-        if let Some(record) = record.filter(|record| is_unstored(record) && record.live_bytes > 0) {
-            (objects, bytes) = (objects + 1, bytes + record.live_bytes);
-        }
+        found.extend(record.filter(|record| is_unstored(record) && record.live_bytes > 0));
     })?;
-    Ok((objects, bytes))
+    let mut unstored = Unstored::default();
+    for record in found {
+        if fsck::is_session(&view, record.session)? {
+            unstored.elsewhere_bytes += record.live_bytes;
+        } else {
+            unstored.objects += 1;
+            unstored.bytes += record.live_bytes;
+        }
+    }
+    Ok(unstored)
+}
+
+/// What the store does not have of a volume.
+#[derive(Default)]
+pub struct Unstored {
+    /// Objects whose bytes are in its directory.
+    pub objects: u64,
+    /// Bytes of these.
+    pub bytes: u64,
+    /// Bytes that journals of mounts have.
+    pub elsewhere_bytes: u64,
 }
 
 /// Room for the journal in `dir` as it is, and for what is written to end with it.

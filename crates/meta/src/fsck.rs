@@ -33,7 +33,7 @@ mod users;
 pub use paths::shown;
 pub use problem::{Finding, InodeFault, LostWhy, Problem, Rebuilt, Severity, TwinFault};
 pub use repair::{RepairOptions, Repaired, StoredCopy, repair};
-pub use users::{User, objects, users};
+pub use users::{User, is_session, objects, users};
 
 use crate::{Result, store::MetaStore};
 

@@ -63,15 +63,21 @@ enum Found {
     Memory(Memory),
 }
 
-/// The objects that the metadata calls not stored.
+/// The objects that the metadata calls not stored, and whose bytes the volume's own process has: those of mounts elsewhere are in their journals.
 pub fn unstored(namespace: &Namespace) -> sluice_meta::Result<HashSet<ObjectId>> {
-    let mut wanted = HashSet::default();
+    let mut found = Vec::new();
     namespace.objects(&mut |id, record| {
         if matches!(record.state, ObjectState::Open | ObjectState::Sealed) && record.live_bytes > 0 {
-            wanted.insert(id);
+            found.push((id, record.session));
         }
         ControlFlow::Continue(())
     })?;
+    let mut wanted = HashSet::default();
+    for (id, session) in found {
+        if !namespace.is_session(session)? {
+            wanted.insert(id);
+        }
+    }
     Ok(wanted)
 }
 

@@ -111,6 +111,30 @@ fn all_of_a_killed_mount() {
     is_sound_at_the_end(server);
 }
 
+/// To be survived: server and mount are gone. What the mount's journal has is no loss of the volume's, and people are told where it is.
+#[test]
+fn what_a_mount_has_is_not_lost_with_the_server() {
+    needs_binary!();
+    let mut server = Server::new();
+    let mount = lazy_mount(&server, "a");
+    write_closed(&mount);
+    mount.kill9();
+    server.stop();
+    let dir = server.volume().dir().to_str().expect("text").to_owned();
+    let status = server.volume().sluice(["status", &dir, "--json"]).ok().json();
+    assert!(status["unstored_elsewhere_bytes"].as_u64() >= Some(9 * MIB as u64), "{status}");
+    assert_eq!(status["unstored_objects"], 0, "{status}");
+    let text = server.volume().sluice(["status", &dir]).ok().stdout;
+    assert!(text.contains("in journals of mounts") && text.contains("sluice serve"), "{text}");
+    server.volume().fsck_is_clean();
+    server.start();
+    recover(&server, &["--all"]).ok();
+    let reader = server.mount("reader");
+    closed_are_there(&reader);
+    reader.umount();
+    is_sound_at_the_end(server);
+}
+
 /// What was published before is not published again over what others wrote since.
 #[test]
 fn nothing_is_published_twice() {

@@ -110,10 +110,10 @@ pub struct FsArgs {
     /// Bytes of a large file, 64K to 1T
     #[arg(long, requires = "dir", value_name = "SIZE", value_parser = units::parse_size, default_value = "1G")]
     size: u64,
-    /// Bytes of a read or write at random, 512 to 16M
+    /// Bytes of a read or write at random, 512 to 16M and at most half of --size
     #[arg(long, requires = "dir", value_name = "SIZE", value_parser = units::parse_size, default_value = "4K")]
     block: u64,
-    /// Time of each rand-write and rand-read
+    /// Seconds of each rand-write and rand-read, 0.1 to 3600, without a unit
     #[arg(long, requires = "dir", value_name = "N", default_value_t = 60.0)]
     seconds: f64,
     /// Files of metadata

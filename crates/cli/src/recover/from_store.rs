@@ -122,7 +122,7 @@ async fn write(
     let marker = match store.get_blob(VOLUME_MARKER).await {
         Ok(marker) => marker,
         Err(StoreError::NotFound { .. }) => {
-            bail!("{} holds no volume ({VOLUME_MARKER} is missing): the wrong bucket or prefix?", store.place())
+            bail!(crate::volume::no_volume(&store))
         }
         Err(error) => return Err(error).with_context(|| format!("the store {}", store.place())),
     };
@@ -226,7 +226,11 @@ impl Made {
                 note!("  and {} more: `sluice fsck {}` names them", lost.len() - FILES_SHOWN, quoted(dir));
             }
         }
-        out!("mount it with: sluice up {} MOUNTPOINT", quoted(dir));
+        out!(
+            "a directory or a process that has the volume elsewhere can ship nothing to the store any more: do not go on with it"
+        );
+        out!("whether the store has every object: sluice fsck {}", quoted(dir));
+        out!("mount it with: sluice up {} MOUNTPOINT, or offer it: sluice serve {0} --listen HOST:PORT", quoted(dir));
         Ok(())
     }
 }
@@ -254,7 +258,9 @@ fn show(dir: &Path, made: &Made, restored: &Restored, json: bool) -> anyhow::Res
         usage.inodes,
         units::show_size(usage.bytes.max(0) as u64)
     );
-    out!("as of its last change but those of a few seconds: what the store has was shipped {age_secs} s ago");
+    out!(
+        "as of {age_secs} s ago, when the store got its latest changes; of a host that was lost those of its last few seconds are missing"
+    );
     if restored.left_out > 0 {
         out!(
             "{} changes behind that were left out, as the bytes that they speak of had not arrived; no fsync had returned for any of them",

@@ -8,14 +8,14 @@ use crate::{
     mount::kept::Record,
     output::out,
     units::{quoted, show_size},
-    volume,
+    volume::{self, Unstored},
 };
 use serde_json::{Value, json};
 use std::path::Path;
 
 /// What is in `dir`, as far as nobody is at work on it.
 pub fn look(dir: &Path, config: &VolumeConfig) -> anyhow::Result<Value> {
-    let mut status = json!({ "volume": config.id, "store": config.store, "tier": config.durability, "running": false });
+    let mut status = json!({ "dir": dir.to_string_lossy(), "volume": config.id, "store": config.store, "tier": config.durability, "running": false });
     // Held while it is looked at: a start meanwhile waits.
     let _lock = match VolumeLock::look(dir)? {
         Ok(lock) => lock,
@@ -33,11 +33,17 @@ pub fn look(dir: &Path, config: &VolumeConfig) -> anyhow::Result<Value> {
     }
     .into();
     let looked = config.id().and_then(|id| match &mount {
-        Some(_) => volume::look(dir, id).map(|(left, bytes)| (left.objects.len() as u64, bytes)),
+        Some(_) => volume::look(dir, id).map(|(left, bytes)| {
+            let objects = left.objects.len() as u64;
+            Unstored { objects, bytes, elsewhere_bytes: 0 }
+        }),
         None => volume::look_unstored(dir, id),
     });
     match looked {
-        Ok((objects, bytes)) => (status["unstored_objects"], status["unstored_bytes"]) = (objects.into(), bytes.into()),
+        Ok(Unstored { objects, bytes, elsewhere_bytes }) => {
+            (status["unstored_objects"], status["unstored_bytes"]) = (objects.into(), bytes.into());
+            status["unstored_elsewhere_bytes"] = elsewhere_bytes.into();
+        }
         Err(error) => status["trouble"] = describe(&error).into(),
     }
     Ok(status)
@@ -64,7 +70,14 @@ pub fn print(status: &Value) {
             out!("dirty      {} in {objects} objects: acked, here, not yet in the store", show_size(bytes));
         }
     }
-    if is_killed || objects.is_some_and(|objects| objects > 0) {
+    let elsewhere = status["unstored_elsewhere_bytes"].as_u64().unwrap_or(0);
+    if elsewhere > 0 {
+        out!("elsewhere  {} in journals of mounts, not yet in the store", show_size(elsewhere));
+        out!(
+            "next       `sluice serve {} --listen HOST:PORT`, to which they store it; what of them is gone: `sluice recover {0}` there",
+            text("dir")
+        );
+    } else if is_killed || objects.is_some_and(|objects| objects > 0) {
         out!("next       `{}` goes on with what is here, and stores it", text("next"));
     }
     if let Some(trouble) = status["trouble"].as_str() {

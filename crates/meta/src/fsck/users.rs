@@ -9,7 +9,7 @@ use crate::{
     store::{MetaStore, Snapshot},
 };
 use sluice_base::{
-    Ino, ObjectId,
+    Ino, ObjectId, SessionId,
     limits::{FILE_BYTES_MAX, SPAN_BYTES},
 };
 use sluice_run::collections::HashMap;
@@ -41,6 +41,11 @@ pub fn objects(store: &MetaStore, visit: &mut dyn FnMut(ObjectId, Option<ObjectR
         ControlFlow::Continue(())
     })?;
     Ok(())
+}
+
+/// Whether a mount has begun this session and not ended it: what it has not stored is in its journal, wherever that is.
+pub fn is_session(store: &MetaStore, session: SessionId) -> Result<bool> {
+    Ok(store.snapshot().get(&keys::session(session))?.is_some())
 }
 
 /// The files that have bytes in these parts of objects, by byte of their payload.
