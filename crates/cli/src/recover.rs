@@ -94,17 +94,15 @@ pub fn run(args: &RecoverArgs) -> anyhow::Result<ExitCode> {
             (config.ok_or_else(|| anyhow!("{} holds no volume", dir.display()))?.id, Some(dir))
         }
     };
-    let server = || {
-        match &local {
+    let server = || match &local {
         Some(dir) => drain::of_directory(dir)?.ok_or_else(|| {
             anyhow!(
-                "{0} is not served: start `sluice serve {0}`, or name its server, sluice://HOST:PORT. Its own journal needs neither: \
-                 `sluice up` and `sluice serve` replay it",
+                "{0} is not served: start `sluice serve {0}`, or name its server, sluice://HOST:PORT. \
+                 Its own journal needs neither: `sluice up` and `sluice serve` replay it",
                 quoted(dir)
             )
         }),
         None => Ok(meta.clone()),
-    }
     };
     if let Some(journal) = &args.journal {
         return take_all(args, &server()?, &volume, &[without_size(journal)]);

@@ -75,7 +75,7 @@ pub fn print(status: &Value) {
         out!("elsewhere  {} in journals of mounts, not yet in the store", show_size(elsewhere));
         out!(
             "next       `sluice serve {} --listen HOST:PORT`, to which they store it; what of them is gone: `sluice recover {0}` there",
-            text("dir")
+            quoted(Path::new(text("dir")))
         );
     } else if is_killed || objects.is_some_and(|objects| objects > 0) {
         out!("next       `{}` goes on with what is here, and stores it", text("next"));
