@@ -23,9 +23,9 @@ fn dirty(mount: &Mount) -> u64 {
     mount.status()["numbers"]["dirty_objects"].as_u64().unwrap()
 }
 
-fn recovered(gateway: &Gateway, store: &str) -> Volume {
+fn recovered(gateway: &Gateway, store: &str, options: &[&str]) -> Volume {
     let second = gateway.credentials(Volume::new());
-    let mut command = second.command(["recover", "--from-store", store]);
+    let mut command = second.command([&["recover", "--from-store", store], options].concat());
     let ran = run(command.arg(second.dir()), LIMIT).ok();
     assert!(!ran.stderr.contains("had not arrived"), "{ran:?}");
     second
@@ -59,7 +59,7 @@ fn what_was_written_before_is_stored_and_the_mount_goes_on() {
     mount.kill9();
     fs::remove_dir_all(volume.dir()).unwrap();
 
-    let second = recovered(&gateway, &store);
+    let second = recovered(&gateway, &store, &["--force"]);
     let mount = second.up();
     assert_eq!(fs::read(mount.path("small")).unwrap(), b"text");
     assert!(fs::read(mount.path("packed")).unwrap() == noise(1, 20_000));
@@ -100,7 +100,7 @@ fn a_mount_of_a_served_volume_is_published_and_the_server_has_shipped() {
     fs::remove_dir_all(volume.dir()).unwrap();
 
     let second = gateway.credentials(Volume::new());
-    let mut command = second.command(["recover", "--from-store", &store]);
+    let mut command = second.command(["recover", "--from-store", &store, "--force"]);
     run(command.arg(second.dir()), LIMIT).ok();
     let mount = second.up();
     assert!(fs::read(mount.path("closed")).unwrap() == noise(1, 20_000));
@@ -164,7 +164,7 @@ fn what_cannot_be_flushed_is_told() {
     mount.kill9_and_leave_the_mount_point();
     flush(&volume, &root, &[]).refused_with(&["is gone", dir, "sluice umount"]);
     volume.sluice(["umount", &root]).ok();
-    flush(&volume, dir, &[]).refused_with(&["is not mounted", "when it is mounted again"]);
+    flush(&volume, dir, &[]).refused_with(&["is not mounted", "once it is mounted again"]);
     flush(&volume, &root, &[]).refused_with(&["is neither a volume nor a mount of one"]);
     flush(&volume, "sluice://127.0.0.1:1", &[]).refused_with(&["on the host of the volume"]);
 }
@@ -187,7 +187,7 @@ fn an_umount_tells_that_the_store_lacks_the_latest_names() {
     gateway.start();
     volume.up().umount();
     fs::remove_dir_all(&dir).unwrap();
-    let second = recovered(&gateway, &store);
+    let second = recovered(&gateway, &store, &[]);
     let mount = second.up();
     assert_eq!(fs::read(mount.path("directory/small")).unwrap(), b"text");
     mount.umount();

@@ -125,7 +125,8 @@ fn not_at_work(target: &OsString, dir: &Path) -> anyhow::Error {
         );
     }
     anyhow!(
-        "{} is not mounted: what its last mount had acked and not stored is stored when it is mounted again",
-        dir.display()
+        "{} is not mounted: what is not stored yet is in its journal, and is stored once it is mounted again. `sluice status {}` shows how much that is",
+        dir.display(),
+        quoted(dir)
     )
 }

@@ -4,6 +4,7 @@ use crate::{
     fsck::{list, open_for_repair, spinner},
     mounts,
     output::{note, out},
+    running::place,
     units,
     volume::{Volume, check_store},
 };
@@ -17,7 +18,7 @@ use sluice_meta::{fsck, records::ObjectState};
 use sluice_object::{PutMode, StoreError, backend::ListEntry};
 use sluice_ship::{Shipper, ShipperParts};
 use sluice_vfs::gc::GcSettings;
-use std::{ffi::OsString, process::ExitCode, time::Duration};
+use std::{ffi::OsString, path::Path, process::ExitCode, time::Duration};
 
 /// Delete objects that no file needs any more
 ///
@@ -138,7 +139,7 @@ pub fn run(args: &GcArgs) -> anyhow::Result<ExitCode> {
     spinner.set_message("listing the objects in the store");
     let found = runtime.block_on(find(&volume, args))?;
     spinner.finish_and_clear();
-    let deleted = if args.delete { runtime.block_on(delete(&volume, &found, &shipped))? } else { (0, 0) };
+    let deleted = if args.delete { runtime.block_on(delete(&volume, &dir, &found, &shipped))? } else { (0, 0) };
     print(args, &found, &shipped, deleted)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -201,7 +202,7 @@ async fn store_clock(volume: &Volume) -> Result<Timestamp, StoreError> {
 }
 
 /// Does what was found; returns the objects and bytes deleted.
-async fn delete(volume: &Volume, found: &[Found], shipped: &[ListEntry]) -> anyhow::Result<(u64, u64)> {
+async fn delete(volume: &Volume, dir: &Path, found: &[Found], shipped: &[ListEntry]) -> anyhow::Result<(u64, u64)> {
     for entry in shipped {
         volume
             .store
@@ -218,7 +219,7 @@ async fn delete(volume: &Volume, found: &[Found], shipped: &[ListEntry]) -> anyh
     }
     let due: Vec<&Found> = found.iter().filter(|found| found.fate.deletes()).collect();
     if !due.is_empty() {
-        ship(volume).await?;
+        ship(volume, dir).await?;
     }
     let deleted: Vec<&Found> = stream::iter(due)
         .map(|found| async move {
@@ -238,7 +239,7 @@ async fn delete(volume: &Volume, found: &[Found], shipped: &[ListEntry]) -> anyh
 }
 
 /// Brings the metadata to the store: what comes back from there must not refer to what is deleted.
-async fn ship(volume: &Volume) -> anyhow::Result<()> {
+async fn ship(volume: &Volume, dir: &Path) -> anyhow::Result<()> {
     const SHIP_WAIT: Duration = Duration::from_secs(60);
     if !volume.recovered.is_empty() {
         bail!(
@@ -250,9 +251,13 @@ async fn ship(volume: &Volume) -> anyhow::Result<()> {
     let (tables, store, line, is_ahead) = (namespace.store().clone(), (**store).clone(), *line, false);
     let (clock, entropy, noted) = (clock.clone(), entropy.clone(), namespace.clone());
     let on_checkpoint = Box::new(move || noted.note_shipped(line.0));
-    let shipper = Shipper::new(ShipperParts { tables, tee, store, clock, entropy, line, on_checkpoint, is_ahead });
+    let parts = ShipperParts { tables, tee, store, clock, entropy, line, on_checkpoint, is_ahead, place: Some(place(dir)) };
+    let shipper = Shipper::new(parts);
     shipper.begin(Box::new(|_, end| end), &sluice_run::task::handle(&tokio::runtime::Handle::current()));
     let shipped = shipper.finish(SHIP_WAIT).await;
+    if shipped.is_ok() {
+        let _ = tokio::time::timeout(SHIP_WAIT, shipper.leave()).await;
+    }
     shipper.stop();
     shipper.ended().await;
     shipped.map_err(|why| anyhow!("the store lacks changes by which objects are deleted, so none was: {why}"))

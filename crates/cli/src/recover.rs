@@ -42,7 +42,8 @@ use take::{Taking, end_early, without_size};
 ///
 /// With --from-store it makes the directory of a volume whose host is gone from the store alone: with all that was there at the last umount, or else a
 /// few seconds before the end; in tier `object` all that fsync returned for. Bytes that had not arrived read as EIO, and their files are named. Whoever
-/// still serves the volume finds that it no longer has the store to itself.
+/// still has the volume is cut off from the store by that. So when it was not unmounted, this says where it was last in use and since when, changes
+/// nothing, and wants --force.
 ///
 /// It needs the store's credentials, as `sluice mount` does. The journal of a volume of this host (`up`, `serve`) is not meant: those
 /// replay it by themselves when they start.
@@ -51,7 +52,7 @@ use take::{Taking, end_early, without_size};
 ///
 /// Example: sluice recover sluice://10.0.0.5:7700 --journal /ssd/journal
 ///
-/// Example: sluice recover --from-store 's3://bucket/volume?endpoint=http://127.0.0.1:9000' ~/volume
+/// Example: sluice recover --from-store 's3://bucket/volume?endpoint=http://127.0.0.1:9000' --force ~/volume
 #[derive(clap::Args)]
 pub struct RecoverArgs {
     /// The volume: its server, sluice://HOST:PORT; on its host also local:DIR or DIR
@@ -76,6 +77,9 @@ pub struct RecoverArgs {
     /// Make the volume's directory, META, from what this store has: s3://BUCKET/PREFIX?endpoint=... or file:DIR
     #[arg(long, value_name = "STORE", conflicts_with_all = ["journal", "all", "cache", "timeout", "accept_loss"])]
     pub from_store: Option<String>,
+    /// Also when the volume was not unmounted and may be in use elsewhere: its host is lost
+    #[arg(long, requires = "from_store")]
+    pub force: bool,
     /// Print the list, or what was made, as JSON
     #[arg(long, conflicts_with_all = ["journal", "all"])]
     pub json: bool,
@@ -83,7 +87,7 @@ pub struct RecoverArgs {
 
 pub fn run(args: &RecoverArgs) -> anyhow::Result<ExitCode> {
     if let Some(store) = &args.from_store {
-        return from_store::run(&args.meta, store, args.json);
+        return from_store::run(&args.meta, store, args.force, args.json);
     }
     let meta = args.meta.to_string_lossy().into_owned();
     let (volume, local) = match meta.starts_with("sluice://") {

@@ -5,6 +5,7 @@ use crate::{
     control::{Asker, Ending, Lacks, Server, Socket, Told},
     detach::Detaching,
     lock::{MountTurn, VolumeLock},
+    mount::hostname,
     output::note,
     reading::ReadingArgs,
     tier::Tier,
@@ -19,7 +20,7 @@ use futures::{
 use sluice_fuse::{Config, LeftMount, MountOptions, ServeOptions, Session, StartError, VfsHandler};
 use sluice_join::Work;
 use sluice_meta::Namespace;
-use sluice_ship::{Shipper, ShipperParts};
+use sluice_ship::{Place, Shipper, ShipperParts};
 use sluice_vfs::{
     Owner, Parts, Settings, Ship, Vfs,
     gc::{GcParts, GcSettings, Relocate},
@@ -49,8 +50,14 @@ pub struct Running {
 }
 
 impl Running {
-    /// Puts the parts of a volume of this host together.
-    pub fn of_volume(volume: Volume, mut settings: Settings, tier: Tier, runtime: &Handle) -> anyhow::Result<Self> {
+    /// Puts the parts of the volume in `dir` together.
+    pub fn of_volume(
+        volume: Volume,
+        dir: &Path,
+        mut settings: Settings,
+        tier: Tier,
+        runtime: &Handle,
+    ) -> anyhow::Result<Self> {
         let Volume {
             namespace,
             journal,
@@ -73,7 +80,8 @@ impl Running {
             let (store, clock, entropy) = ((*store).clone(), clock.clone(), entropy.clone());
             let (tables, is_ahead, noted) = (tables.clone(), tier == Tier::Object, namespace.clone());
             let on_checkpoint = Box::new(move || noted.note_shipped(line.0));
-            Shipper::new(ShipperParts { tables, tee, store, clock, entropy, line, on_checkpoint, is_ahead })
+            let place = Some(place(dir));
+            Shipper::new(ShipperParts { tables, tee, store, clock, entropy, line, on_checkpoint, is_ahead, place })
         });
         let handle = runtime.clone();
         let to_store: Arc<Ship> = match &ship {
@@ -253,6 +261,10 @@ async fn drain(vfs: &Vfs, ship: Option<&Shipper>) -> Option<Lacks> {
     });
     let ship = ship?;
     let Err(why) = ship.finish(SHIP_WAIT).await else {
+        if left_here.is_none() {
+            // Otherwise a recovery asks once more than it need.
+            let _ = tokio::time::timeout(SHIP_WAIT, ship.leave()).await;
+        }
         return left_here.map(|what| Lacks { what, comes_later: false });
     };
     let status = ship.status();
@@ -359,6 +371,12 @@ impl Owner for ShipOwner {
     fn lost(&self) -> Option<String> {
         self.0.stopped()
     }
+}
+
+/// The volume in `dir` as other hosts are to know it.
+pub fn place(dir: &Path) -> Place {
+    let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+    Place { host: hostname(), dir: dir.to_string_lossy().into_owned() }
 }
 
 /// Tells when the store has the metadata up to a record.

@@ -124,7 +124,7 @@ fn serve(args: &ServeArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<Exit
     let (namespace, committer, clock) = (volume.namespace.clone(), volume.committer.clone(), volume.clock.clone());
     // Orphans may be in use by mounts that come back.
     let settings = Settings { reclaim_orphans: false, ..Settings::default() };
-    let running = Running::of_volume(volume, settings, config.durability, runtime.handle())?;
+    let running = Running::of_volume(volume, dir, settings, config.durability, runtime.handle())?;
     args.scrub.start(running.vfs.cache());
     let sessions =
         rpc::Server::open(namespace, rpc::Settings { lease: args.lease, ..Default::default() }, clock.monotonic())?;

@@ -52,8 +52,8 @@ pub struct UpArgs {
     #[arg(long, default_value = "1G", value_name = "SIZE", value_parser = ValueParser::new(units::parse_size))]
     pub journal_size: u64,
     /// When fsync returns: `journal`, when this host's disks have what it is for; `object`, when the store has it too, bytes and names, so that
-    /// it survives the loss of this host. The store is then waited for, however long it is away. Default: what `sluice format` said, or journal. Of this mount
-    /// alone, also where it makes the volume. sync(1) and syncfs(2) do not reach a FUSE file system: sync files
+    /// it survives the loss of this host. The store is then waited for, however long it is away. Default: the volume's tier. Of this mount alone,
+    /// but a volume that it makes has it too; else that has `journal`. sync(1) and syncfs(2) do not reach a FUSE file system: sync files
     #[arg(long, value_name = "TIER")]
     pub durability: Option<Tier>,
     /// How long an object waits for more data before it is uploaded. What the store has of the metadata is as old: no name gets there before its bytes

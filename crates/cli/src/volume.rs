@@ -16,7 +16,7 @@ use sluice_meta::{
     records::{ObjectRecord, ObjectState},
     store::{LsmOptions, LsmTables, MetaStore},
 };
-use sluice_object::{AwsSettings, Store, StoreError, StoreOptions, VOLUME_MARKER};
+use sluice_object::{AwsSettings, Store, StoreError, StoreOptions, StoreUrl, VOLUME_MARKER};
 use sluice_run::collections::HashSet;
 use sluice_ship::{Line, Tee};
 use sluice_store::{Cache, CacheOptions};
@@ -139,7 +139,7 @@ pub fn open_store_of_mount(config: &VolumeConfig, dir: &Path, memory_bytes: u64)
 
 fn open_store_with(config: &VolumeConfig, dir: &Path, short: bool, options: StoreOptions) -> anyhow::Result<Store> {
     let url = config.store_url(dir)?;
-    if let sluice_object::StoreUrl::File(path) = &url {
+    if let StoreUrl::File(path) = &url {
         fs::create_dir_all(path).map_err(|error| explained(&format!("making {}", path.display()), &error))?;
     }
     let mut options = StoreOptions { aws: AwsSettings::from_process(), ..options };
@@ -165,7 +165,10 @@ pub async fn check_store(config: &VolumeConfig, dir: &Path) -> anyhow::Result<()
 
 /// Why a store that answers has no volume.
 pub fn no_volume(store: &Store) -> String {
-    let place = store.place();
+    no_volume_at(store.place())
+}
+
+fn no_volume_at(place: &str) -> String {
     format!(
         "{place} holds no volume ({VOLUME_MARKER} is missing): the wrong bucket or prefix, or a disk that is not mounted?"
     )
@@ -173,6 +176,12 @@ pub fn no_volume(store: &Store) -> String {
 
 /// That the store holds this volume and lets us in, or why it does not answer.
 pub async fn ask_store(config: &VolumeConfig, dir: &Path) -> anyhow::Result<Option<StoreError>> {
+    if let StoreUrl::File(path) = config.store_url(dir)?
+        && !path.exists()
+    {
+        // To open it would make it.
+        bail!(no_volume_at(&format!("file:{}", path.display())));
+    }
     let store = open_store(config, dir, true)?;
     match store.get_blob(VOLUME_MARKER).await {
         Ok(bytes) => {

@@ -5,6 +5,14 @@ pub(crate) const LOG: &str = "meta/log";
 /// Checkpoints, each in a directory of its own.
 pub(crate) const CHECKPOINTS: &str = "meta/checkpoint";
 
+/// Who has the volume.
+pub(crate) const IN_USE: &str = "meta/in-use";
+
+/// The note of the process that began with the fence number `fence`.
+pub(crate) fn in_use(fence: u64) -> String {
+    format!("{IN_USE}/{fence:016x}")
+}
+
 /// Number so many of the log's blobs. No two processes make the same one: it is created, never replaced.
 pub(crate) fn log(number: u64) -> String {
     format!("{LOG}/{number:016x}")

@@ -330,7 +330,7 @@ pub async fn forget(store: &Store) -> Result<(), StoreError> {
 
 /// Heads first: without its parts one is worse than none.
 async fn remove_but(store: &Store, kept: &[String]) -> Result<(), StoreError> {
-    for directory in [names::CHECKPOINTS, names::LOG] {
+    for directory in [names::CHECKPOINTS, names::LOG, names::IN_USE] {
         let (heads, others): (Vec<_>, Vec<_>) =
             store.list_blobs(directory).await?.into_iter().partition(|entry| entry.key.ends_with("/head"));
         for entry in heads.into_iter().chain(others).filter(|entry| !kept.contains(&entry.key)) {

@@ -1,21 +1,24 @@
 //! What takes the tee's records to the store.
 
+mod error;
 mod position;
 mod status;
 
 use crate::{
-    blob::{self, About, Kind, Line, OtherLine},
-    checkpoint::{self, CheckpointError},
+    blob::{self, About, Kind, Line},
+    checkpoint,
     found::{self, BLOBS_MAX},
     head::{self, Head},
+    in_use::{self, Place},
     names,
     tee::{Next, Tee},
 };
 use bytes::Bytes;
 use futures::{StreamExt, stream::FuturesUnordered};
+use error::ShipError;
 use position::{Made, Making, Position};
 use sluice_base::{Clock, Entropy, Seq};
-use sluice_meta::store::{MetaError, MetaStore};
+use sluice_meta::store::MetaStore;
 use sluice_object::{PutMode, Store, StoreError};
 use sluice_run::{
     lock::Mutex,
@@ -73,6 +76,8 @@ pub struct ShipperParts {
     /// The log leaves without waiting for the bytes that it speaks of: who syncs waits for both. Otherwise it leaves behind them, so that none
     /// of it is left out should it be needed.
     pub is_ahead: bool,
+    /// Where the volume is at work, noted in the store from the beginning up to [`Shipper::leave`]; none for what only passes.
+    pub place: Option<Place>,
 }
 
 /// Takes the metadata to the store as long as it lives.
@@ -117,48 +122,10 @@ struct State {
     log_bytes: u64,
     checkpoint_bytes: u64,
     known: bool,
+    /// The fence of the note that says where the volume is at work.
+    noted: Option<u64>,
     trouble: Option<String>,
     stopped: bool,
-}
-
-/// Why a look ended early.
-#[derive(Debug, thiserror::Error)]
-enum ShipError {
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    #[error(transparent)]
-    Meta(#[from] MetaError),
-    #[error("noting that there is a checkpoint: {0}")]
-    Note(#[from] sluice_meta::Error),
-    #[error("a checkpoint: {0}")]
-    Checkpoint(#[from] CheckpointError),
-    #[error("the checkpoint ended early")]
-    Ended,
-    /// Nothing but an operator helps.
-    #[error(
-        "the store has the metadata up to change {store}, this directory only up to {here}: it is an older copy, and what is written now is \
-         not kept in the store. `sluice recover --from-store` makes a directory of what the store has"
-    )]
-    Older { store: u64, here: u64 },
-    #[error(
-        "another process ships the metadata of this volume: it was recovered elsewhere, or this directory was copied. What is written here \
-         is not kept in the store any more; umount one of the two"
-    )]
-    Fenced,
-    #[error(
-        "{0}. What is written here is not kept in the store. Copy what only this directory has from its mount, then remove it; \
-         `sluice recover --from-store` makes another directory of what the store has"
-    )]
-    OtherLine(#[from] OtherLine),
-}
-
-impl ShipError {
-    /// It is of no use to try again.
-    fn is_last(&self) -> bool {
-        // What else the store says may change, whatever it is: its operator mends it while this goes on.
-        let is_newer = matches!(self, Self::Store(StoreError::Newer { .. }));
-        is_newer || matches!(self, Self::Older { .. } | Self::Fenced | Self::OtherLine(_))
-    }
 }
 
 /// The work, which ends with this, however it does.
@@ -206,6 +173,15 @@ impl Shipper {
             return Ok(());
         }
         Err(self.trouble(if self.stopped().is_some() { "shipping has ended" } else { "the store takes long" }))
+    }
+
+    /// The volume is at rest, with everything in the store: whoever recovers it from there cuts nobody off.
+    pub async fn leave(&self) -> Result<(), StoreError> {
+        let noted = self.state.lock().noted.take();
+        match noted {
+            Some(fence) => in_use::end(&self.parts.store, fence).await,
+            None => Ok(()),
+        }
     }
 
     /// Resolves when the store has the metadata up to `seq`, which the journal has synced; or why it never will.
@@ -428,6 +404,10 @@ impl Shipper {
             let Some(next) = found::fence(store, about).await? else { continue };
             // With a newer checkpoint the number may have been free because it was removed.
             if found::find(store).await?.head == found.head {
+                if let Some(place) = &self.parts.place {
+                    in_use::begin(store, position.fence, place, self.wall_secs()).await?;
+                    self.state.lock().noted = Some(position.fence);
+                }
                 return Ok(Position { next, said: Seq(about.whole), ..position });
             }
         }

@@ -174,11 +174,14 @@ fn gc_deletes_what_the_store_knows_to_be_gone() {
     wait_shipped(&mount);
     fs::write(mount.path("gone"), b"").unwrap();
     mount.kill9();
+    let second = Volume::new();
+    let goes_on = format!("`sluice up {}` goes on with it", volume.dir().display());
+    recover(&second, &store).refused_with(&[&goes_on]);
     let gc =
         || volume.sluice(["gc", volume.dir().to_str().unwrap(), "--delete", "--min-age", "0s", "--json"]).ok().json();
     gc();
     assert_eq!(gc()["deleted"]["objects"], 1);
-    let second = Volume::new();
+    // The store has everything since.
     recover(&second, &store).ok();
     second.fsck_is_clean();
     let mount = second.up();

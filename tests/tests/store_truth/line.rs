@@ -1,6 +1,6 @@
 //! Of the directories of a volume one goes on with what the store has.
 
-use crate::{LIMIT, names_below, recover, wait_shipped};
+use crate::{LIMIT, names_below, recover, recover_lost, wait_shipped};
 use sluice_tests::{Scratch, Volume, noise, run, wait_for};
 use std::{
     fs::{self, File},
@@ -19,9 +19,12 @@ fn two_directories_of_one_volume_are_noticed() {
     let mount = first.up();
     fs::write(mount.path("file"), b"two").unwrap();
     wait_shipped(&mount);
-    // The host is believed to be lost, and is not.
+    // The host is believed to be lost, and is not. Asking changes nothing.
     let second = Volume::new();
-    recover(&second, &store).ok();
+    recover(&second, &store).refused_with(&[first.dir().to_str().unwrap(), "it is in use here by pid", "--force"]);
+    fs::write(mount.path("more"), b"two").unwrap();
+    wait_shipped(&mount);
+    recover_lost(&second, &store).ok();
     fs::write(mount.path("file"), b"three").unwrap();
     wait_for("the first one to notice", LIMIT, || mount.status()["metadata"]["stopped"] == true);
     let trouble = mount.status()["metadata"]["trouble"].to_string();

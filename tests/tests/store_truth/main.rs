@@ -17,8 +17,18 @@ use sluice_tests::{Gateway, Mount, Ran, Scratch, TreeOptions, Volume, noise, rea
 
 const LIMIT: Duration = Duration::from_secs(60);
 
+/// Of a volume that was unmounted.
 fn recover(volume: &Volume, store: &str) -> Ran {
     let mut command = volume.command(["recover", "--from-store", store]);
+    command.arg(volume.dir());
+    run(&mut command, LIMIT)
+}
+
+/// Of one that was not: it is refused without `--force`.
+fn recover_lost(volume: &Volume, store: &str) -> Ran {
+    recover(volume, store).refused_with(&["may be in use", "was not unmounted", "--force"]);
+    assert!(!volume.dir().join("meta/volume.json").exists(), "something is left");
+    let mut command = volume.command(["recover", "--from-store", store, "--force"]);
     command.arg(volume.dir());
     run(&mut command, LIMIT)
 }
@@ -85,7 +95,7 @@ fn a_volume_comes_back_from_its_store_alone() {
     fs::remove_dir_all(second.dir()).unwrap();
 
     let third = gateway.credentials(Volume::new());
-    recover(&third, &store).ok();
+    recover_lost(&third, &store).ok();
     let mount = third.up();
     assert_eq!(tree(mount.root()), before);
     mount.umount();
@@ -124,7 +134,7 @@ fn names_do_not_arrive_before_their_bytes() {
     fs::create_dir_all(second.dir().join("meta")).unwrap();
     fs::write(second.dir().join("meta/recovering"), b"").unwrap();
     second.try_up().map(Mount::umount).expect_err("refused").refused_with(&["is under way or was interrupted"]);
-    let ran = recover(&second, &store).ok();
+    let ran = recover_lost(&second, &store).ok();
     assert!(ran.stderr.contains("begins anew") && !ran.stderr.contains("had not arrived"), "{ran:?}");
     let mount = second.up();
     assert!(fs::read(mount.path("file")).unwrap() == noise(1, 300_000));
@@ -179,6 +189,13 @@ fn mistakes_are_told_with_what_to_do() {
         let ran = made.sluice(up.iter().cloned().chain([tier.to_owned()]));
         assert!(ran.code == Some(2) && ran.stderr.contains(words), "{ran:?}");
     }
+    // Whose store is not where it was makes none there.
+    let (path, away) = (scratch.path().join("made"), scratch.path().join("away"));
+    fs::rename(&path, &away).unwrap();
+    let ran = made.try_up().map(Mount::umount).expect_err("refused");
+    ran.refused_with(&["holds no volume", path.to_str().unwrap(), "not mounted?"]);
+    assert!(!path.exists(), "it was made");
+    fs::rename(&away, &path).unwrap();
     // A volume that was made anew is the new one.
     let mount = made.up();
     fs::write(mount.path("file"), b"text").unwrap();

@@ -1,6 +1,6 @@
 //! What a sync waits for.
 
-use crate::{LIMIT, recover, wait_shipped};
+use crate::{LIMIT, recover_lost, wait_shipped};
 use sluice_tests::{Gateway, Mount, Ran, Scratch, Server, Volume, noise, wait_for};
 use std::{
     fs::{self, File},
@@ -58,7 +58,7 @@ fn what_fsync_returned_for_survives_its_host() {
     mount.kill9();
     fs::remove_dir_all(first.dir()).unwrap();
     let second = object(gateway.credentials(Volume::new()));
-    let ran = recover(&second, &store).ok();
+    let ran = recover_lost(&second, &store).ok();
     assert!(!ran.stderr.contains("had not arrived"), "{ran:?}");
     let mount = second.up();
     check_synced(&mount, 4, synced);
@@ -100,7 +100,7 @@ fn what_fsync_returned_for_survives_mount_and_server() {
     }
 
     let second = gateway.credentials(Volume::new());
-    recover(&second, &store).ok();
+    recover_lost(&second, &store).ok();
     let mount = second.up();
     assert_eq!(mount.tier(), "object", "it is the volume's");
     check_synced(&mount, 12, |name| {
@@ -176,6 +176,12 @@ fn the_tier_is_the_volumes() {
     let tried = server.try_mount("a", &["--durability", "replicated"]).map(Mount::umount);
     refused(tried.expect_err("refused"), "not built yet");
     drop(server);
+    // A volume that is made by the way has the tier of its first mount.
+    let made = Volume::new();
+    made.clone().option("--durability", "object").up().umount();
+    let mount = made.up();
+    assert_eq!(mount.tier(), "object");
+    mount.umount();
     // By hand, or by a newer sluice.
     let config = dir.join("meta/volume.json");
     let text = fs::read_to_string(&config).unwrap().replace("\"object\"", "\"replicated\"");
@@ -254,7 +260,7 @@ fn names_that_arrived_before_their_bytes_do_not_count() {
     let (mut gateway, store, first) = names_without_bytes();
     fs::remove_dir_all(first.dir()).unwrap();
     let second = gateway.credentials(Volume::new());
-    let ran = recover(&second, &store).ok();
+    let ran = recover_lost(&second, &store).ok();
     assert!(ran.stdout.contains("were left out") && !ran.stderr.contains("had not arrived"), "{ran:?}");
     let mount = second.up();
     assert!(fs::read(mount.path("kept")).unwrap() == noise(1, 20_000));
@@ -279,7 +285,7 @@ fn names_that_arrived_before_their_bytes_get_them_from_the_journal() {
     mount.kill9();
     fs::remove_dir_all(first.dir()).unwrap();
     let second = gateway.credentials(Volume::new()).option("--durability", "object");
-    recover(&second, &store).ok();
+    recover_lost(&second, &store).ok();
     let mount = second.up();
     for (name, seed) in [("kept", 3), ("never", 4), ("later", 5)] {
         assert!(fs::read(mount.path(name)).unwrap() == noise(seed, 20_000), "{name}");
@@ -315,7 +321,7 @@ fn a_sync_is_not_answered_by_a_server_of_another_line() {
         server.kill9();
         gateway.start();
         fs::remove_dir_all(volume.dir()).unwrap();
-        recover(&volume, &store).ok();
+        recover_lost(&volume, &store).ok();
         server.start();
         let outcome = waits.join().unwrap().map_err(|error| error.raw_os_error());
         assert_eq!(outcome, Err(Some(rustix::io::Errno::IO.raw_os_error())));
@@ -358,7 +364,7 @@ fn a_sync_that_a_recovery_has_cut_off_fails() {
         rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
         fs::remove_file(&objects).unwrap();
         fs::rename(&aside, &objects).unwrap();
-        let ran = recover(&second, &store);
+        let ran = recover_lost(&second, &store);
         rustix::process::kill_process(pid, rustix::process::Signal::CONT).unwrap();
         assert!(ran.ok().stdout.contains("were left out"));
         let outcome = waits.join().unwrap().map_err(|error| error.raw_os_error());

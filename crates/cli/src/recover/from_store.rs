@@ -5,6 +5,8 @@ use crate::{
     directory,
     format::{Traces, check_free, empty_dir},
     fsck::{byte_bar, report::Item},
+    lock::VolumeLock,
+    mount::hostname,
     output::{note, out},
     units::{self, quoted},
     volume::{begin_journal, open_store, random_line},
@@ -20,7 +22,7 @@ use sluice_meta::{
 };
 use sluice_object::{Store, StoreError, StoreUrl, VOLUME_MARKER};
 use sluice_run::collections::HashMap;
-use sluice_ship::{Line, Restored};
+use sluice_ship::{InUse, Line, Place, Restored};
 use std::{
     ffi::OsStr,
     path::Path,
@@ -29,6 +31,7 @@ use std::{
         Arc,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
 
 /// Requests that run at once.
@@ -36,11 +39,15 @@ const REQUESTS_MAX: usize = 16;
 /// Files that are named; `sluice fsck` names them all.
 const FILES_SHOWN: usize = 20;
 
-/// Makes the volume whose metadata and objects are in `store` in the directory that `meta` names.
-pub fn run(meta: &OsStr, store: &str, json: bool) -> anyhow::Result<ExitCode> {
+/// Makes the volume whose metadata and objects are in `store` in the directory that `meta` names; with `force` also when a process elsewhere may
+/// have it.
+pub fn run(meta: &OsStr, store: &str, force: bool, json: bool) -> anyhow::Result<ExitCode> {
     let dir = directory::volume_dir(meta)?;
     let mut restored = None;
-    let made = make(&dir, store, async |store, _, tables, line| {
+    let made = make(&dir, store, async |store, config, tables, line| {
+        if !force {
+            check_unused(store, config).await?;
+        }
         let bar = byte_bar(0, "reading the metadata");
         let now = SystemClock::default().wall().secs as u64;
         let found = sluice_ship::restore(store, tables, (line, now), |done, all| {
@@ -53,6 +60,40 @@ pub fn run(meta: &OsStr, store: &str, json: bool) -> anyhow::Result<ExitCode> {
         Ok(Filled { seq: found.seq, is_shipped: true })
     })?;
     show(&dir, &made, &restored.expect("it was"), json)
+}
+
+/// Refuses to cut off a process that may still have the volume.
+async fn check_unused(store: &Store, config: &VolumeConfig) -> anyhow::Result<()> {
+    let place = || format!("the metadata in {}", store.place());
+    let Some(InUse { place: Place { host, dir }, since_secs, shipped_secs }) =
+        sluice_ship::in_use(store).await.with_context(place)?
+    else {
+        return Ok(());
+    };
+    let now = SystemClock::default().wall().secs as u64;
+    let ago = |secs: u64| units::show_time(Duration::from_secs(now.saturating_sub(secs)));
+    let at = match (&*host, &*dir) {
+        ("", _) | (_, "") => "a place that its note does not name".to_owned(),
+        (host, dir) => format!("{dir} on {host}"),
+    };
+    let there = Path::new(&dir);
+    let is_here = host == hostname()
+        && directory::load(there).is_ok_and(|found| found.is_some_and(|found| found.id == config.id));
+    let instead = match (is_here, VolumeLock::holder(there)) {
+        (true, Some(holder)) => format!("It is in use here by {holder}"),
+        (true, None) => {
+            format!("That directory is on this host and nobody uses it: `sluice up {}` goes on with it, and loses nothing", quoted(there))
+        }
+        (false, _) => "If it goes on there, unmount it there first, or stop its server: then this needs no --force".to_owned(),
+    };
+    bail!(
+        "the volume in {} may be in use: it was started {} ago at {at}, shipped its latest changes {} ago, and was not unmounted. A recovery \
+         takes the store away from it: what is written there from then on is not kept in the store. {instead}. If it is lost, --force makes the \
+         volume of what the store has",
+        store.place(),
+        ago(since_secs),
+        ago(shipped_secs),
+    )
 }
 
 /// About a volume that is where another one is to be made.

@@ -9,7 +9,6 @@ use crate::{
     metrics::{Metrics, Probe, VolumeSource},
     output::note,
     running::{Running, available, until_the_end},
-    tier::Tier,
     volume::{self, OpenOptions, Volume},
 };
 use anyhow::{Context, bail};
@@ -115,7 +114,7 @@ fn begin(
     let settings =
         Settings { upload_delay: args.upload_delay, memory_bytes: args.memory, inherited, ..Settings::default() };
     let tier = args.durability.unwrap_or(config.durability);
-    let running = Running::of_volume(volume, settings, tier, runtime.handle())?;
+    let running = Running::of_volume(volume, dir, settings, tier, runtime.handle())?;
     args.scrub.start(running.vfs.cache());
     running.collect_garbage(args.gc.settings(), None);
     let options = ServeOptions {
@@ -142,10 +141,11 @@ fn configure(args: &UpArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<()>
         None if args.takeover => bail!("{} holds no volume", dir.display()),
         None => {
             let store = args.store.as_deref().unwrap_or("file:objects");
-            let made = runtime.block_on(format::make(dir, store, Tier::default(), false));
+            let made = runtime.block_on(format::make(dir, store, args.durability.unwrap_or_default(), false));
             match made {
                 Ok(config) => {
-                    note!("{} had no volume: made one, with its objects in {}", dir.display(), config.store);
+                    let VolumeConfig { store, durability, .. } = &config;
+                    note!("{} had no volume: made one, with its objects in {store}, tier {durability}", dir.display());
                     config
                 }
                 // Another process may have made it meanwhile; the lock tells which of the two mounts it.
