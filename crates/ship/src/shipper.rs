@@ -14,8 +14,8 @@ use crate::{
     tee::{Next, Tee},
 };
 use bytes::Bytes;
-use futures::{StreamExt, stream::FuturesUnordered};
 use error::ShipError;
+use futures::{StreamExt, stream::FuturesUnordered};
 use position::{Made, Making, Position};
 use sluice_base::{Clock, Entropy, Seq};
 use sluice_meta::store::MetaStore;

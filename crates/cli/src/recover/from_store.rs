@@ -82,9 +82,14 @@ async fn check_unused(store: &Store, config: &VolumeConfig) -> anyhow::Result<()
     let instead = match (is_here, VolumeLock::holder(there)) {
         (true, Some(holder)) => format!("It is in use here by {holder}"),
         (true, None) => {
-            format!("That directory is on this host and nobody uses it: `sluice up {}` goes on with it, and loses nothing", quoted(there))
+            format!(
+                "That directory is on this host and nobody uses it: `sluice up {}` goes on with it, and loses nothing",
+                quoted(there)
+            )
         }
-        (false, _) => "If it goes on there, unmount it there first, or stop its server: then this needs no --force".to_owned(),
+        (false, _) => {
+            "If it goes on there, unmount it there first, or stop its server: then this needs no --force".to_owned()
+        }
     };
     bail!(
         "the volume in {} may be in use: it was started {} ago at {at}, shipped its latest changes {} ago, and was not unmounted. A recovery \
