@@ -88,6 +88,13 @@ fn a_volume_comes_back_from_its_dump() {
     let options = TreeOptions { times: true, xattrs: true };
     let before = read_tree(mount.root(), options).unwrap();
     let blocks = fs::metadata(mount.path("sparse")).unwrap().blocks();
+    let mount = mount.remount();
+    let (live, none) = (scratch.path().join("live dump"), Volume::new());
+    first.sluice(["dump".as_ref(), first.dir().as_os_str(), live.as_os_str()]).ok();
+    sluice_tests::wait_for("the metadata in the store", LIMIT, || {
+        mount.status()["metadata"]["checkpoint_bytes"].as_u64() > Some(0)
+    });
+    load(&none, &live, &store, &["--force"]).refused_with(&["in use here", "unmount it first"]);
     mount.umount();
     let file = scratch.path().join("dump");
     let ran = first.sluice(["dump".as_ref(), first.dir().as_os_str(), file.as_os_str()]).ok();

@@ -126,7 +126,12 @@ async fn write(dir: &Path, config: &VolumeConfig, force: bool, traces: &mut Trac
     let config = match store.put_blob(VOLUME_MARKER, Bytes::from(config.to_json()), mode).await {
         Ok(()) => config.clone(),
         Err(StoreError::Exists { .. }) => match half_made(dir, config, &store).await? {
-            Some(config) => config,
+            // The id that it was given then.
+            Some(found) => {
+                let config = VolumeConfig { id: found.id, ..config.clone() };
+                store.put_blob(VOLUME_MARKER, Bytes::from(config.to_json()), PutMode::Overwrite).await?;
+                config
+            }
             None => bail!(
                 "{} holds a volume already; choose another prefix. If the directory of that volume is lost, \
                  `sluice recover --from-store` makes it again; `sluice format --force` makes a new volume there, and forgets the old one",

@@ -257,7 +257,7 @@ async fn ship(volume: &Volume, dir: &Path) -> anyhow::Result<()> {
     shipper.begin(Box::new(|_, end| end), &sluice_run::task::handle(&tokio::runtime::Handle::current()));
     let shipped = shipper.finish(SHIP_WAIT).await;
     if shipped.is_ok() {
-        let _ = tokio::time::timeout(SHIP_WAIT, shipper.leave()).await;
+        shipper.leave(SHIP_WAIT).await;
     }
     shipper.stop();
     shipper.ended().await;

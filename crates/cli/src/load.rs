@@ -6,7 +6,7 @@ use crate::{
     fsck::{byte_bar, spinner},
     lock::VolumeLock,
     output::{note, out},
-    recover::from_store::{Filled, Made, make},
+    recover::from_store::{Filled, Made, holder_here, make},
     units::show_size,
     volume::open_store,
 };
@@ -109,6 +109,10 @@ async fn fill(
              --force removes it and goes on from the dump",
             store.place()
         );
+    }
+    let user = sluice_ship::in_use(store).await.with_context(|| format!("the store {}", store.place()))?;
+    if let Some((found, holder)) = user.and_then(|found| holder_here(&found, config).map(|holder| (found, holder))) {
+        bail!("the volume is in use here, in {}, by {holder}: unmount it first", found.place.dir);
     }
     let seq = Seq(header.seq);
     let (seq, _) = dump

@@ -165,6 +165,13 @@ impl Running {
         drain(&self.vfs, self.ship.as_deref()).await
     }
 
+    /// Ends what has not come to anything: where nothing is left to store, the volume is at rest as before.
+    pub fn give_up(self, runtime: &Runtime) -> anyhow::Result<()> {
+        const WAIT: Duration = Duration::from_secs(5);
+        let _ = runtime.block_on(async { tokio::time::timeout(WAIT, self.drain()).await });
+        self.end()
+    }
+
     /// Even when the store is unreachable, what is acked is in the journal: the order is for a quick next start.
     pub fn end(self) -> anyhow::Result<()> {
         self.ship.iter().for_each(|ship| ship.stop());
@@ -260,10 +267,14 @@ async fn drain(vfs: &Vfs, ship: Option<&Shipper>) -> Option<Lacks> {
         format!("{given_up} objects, which stay in this directory alone: another one goes on with the volume, and has something in their places")
     });
     let ship = ship?;
-    let Err(why) = ship.finish(SHIP_WAIT).await else {
+    let shipped = match ship.finish(SHIP_WAIT).await {
+        // Also where nothing was to be shipped the store may be another's meanwhile.
+        Ok(()) => tokio::time::timeout(SHIP_WAIT, ship.confirmed()).await.unwrap_or(Ok(())),
+        failed => failed,
+    };
+    let Err(why) = shipped else {
         if left_here.is_none() {
-            // Otherwise a recovery asks once more than it need.
-            let _ = tokio::time::timeout(SHIP_WAIT, ship.leave()).await;
+            ship.leave(SHIP_WAIT).await;
         }
         return left_here.map(|what| Lacks { what, comes_later: false });
     };

@@ -197,7 +197,7 @@ fn serve(args: &ServeArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<Exit
         drop(drained);
         Ok::<_, anyhow::Error>(lacks)
     });
-    running.end()?;
+    if result.is_err() { running.give_up(runtime) } else { running.end() }?;
     drop(socket);
     let Some(lacks) = result? else { return Ok(ExitCode::SUCCESS) };
     note!("{} is not served any more, but the store lacks {}", dir.display(), lacks.what);

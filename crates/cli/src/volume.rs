@@ -177,7 +177,7 @@ fn no_volume_at(place: &str) -> String {
 /// That the store holds this volume and lets us in, or why it does not answer.
 pub async fn ask_store(config: &VolumeConfig, dir: &Path) -> anyhow::Result<Option<StoreError>> {
     if let StoreUrl::File(path) = config.store_url(dir)?
-        && !path.exists()
+        && !path.try_exists().map_err(|error| explained(&format!("looking at {}", path.display()), &error))?
     {
         // To open it would make it.
         bail!(no_volume_at(&format!("file:{}", path.display())));

@@ -1,6 +1,6 @@
 //! Who has the volume: told to whoever would recover it from the store beside them.
 
-use crate::{found, names};
+use crate::{Line, found, names};
 use serde_json::json;
 use sluice_object::{PutMode, Store, StoreError};
 
@@ -21,16 +21,16 @@ pub struct Place {
 pub struct InUse {
     /// Where; empty as far as its note cannot be read.
     pub place: Place,
-    /// Since when: seconds since 1970.
-    pub since_secs: u64,
-    /// When it last shipped something. One without changes ships nothing.
-    pub shipped_secs: u64,
+    /// Since when, seconds since 1970; none where its note cannot be read.
+    pub since_secs: Option<u64>,
+    /// When it was last heard of. One without changes ships nothing.
+    pub heard_secs: u64,
 }
 
 /// Who has the volume whose metadata is in `store`, if anybody does. Of a process that another one took over from, the note counts no more.
 pub async fn in_use(store: &Store) -> Result<Option<InUse>, StoreError> {
     let Some(last) = found::find(store).await?.last else { return Ok(None) };
-    let body = match store.get_blob(&names::in_use(last.fence)).await {
+    let body = match store.get_blob(&names::in_use(last.fence, last.line)).await {
         Ok(body) => body,
         Err(StoreError::NotFound { .. }) => return Ok(None),
         Err(error) => return Err(error),
@@ -39,22 +39,31 @@ pub async fn in_use(store: &Store) -> Result<Option<InUse>, StoreError> {
     let note: serde_json::Value = serde_json::from_slice(&body).unwrap_or_default();
     let text = |key: &str| note[key].as_str().unwrap_or_default().to_owned();
     let place = Place { host: text("host"), dir: text("dir") };
-    Ok(Some(InUse { place, since_secs: note["since_secs"].as_u64().unwrap_or_default(), shipped_secs: last.wall_secs }))
+    Ok(Some(InUse { place, since_secs: note["since_secs"].as_u64(), heard_secs: last.wall_secs }))
 }
 
-/// Notes that the process of the fence number `fence` has the volume at `place`, and removes the notes of those before.
-pub(crate) async fn begin(store: &Store, fence: u64, place: &Place, since_secs: u64) -> Result<(), StoreError> {
-    let Place { host, dir } = place;
+/// Notes that the process of `line` that is about to begin with the fence number `fence` has the volume at `place`. Before the fence, so that there is no
+/// moment in which the note of the process before counts no more, and this one's not yet.
+pub(crate) async fn begin(
+    store: &Store,
+    (fence, line): (u64, Line),
+    Place { host, dir }: &Place,
+    since_secs: u64,
+) -> Result<(), StoreError> {
     let note = json!({ "format_version": FORMAT_VERSION, "host": host, "dir": dir, "since_secs": since_secs });
-    let key = names::in_use(fence);
-    store.put_blob(&key, note.to_string().into(), PutMode::Overwrite).await?;
-    for old in store.list_blobs(names::IN_USE).await?.into_iter().filter(|entry| entry.key < key) {
+    store.put_blob(&names::in_use(fence, line), note.to_string().into(), PutMode::Overwrite).await
+}
+
+/// Removes notes that count no more since the one of this fence does.
+pub(crate) async fn clean(store: &Store, (fence, line): (u64, Line)) -> Result<(), StoreError> {
+    let kept = names::in_use(fence, line);
+    for old in store.list_blobs(names::IN_USE).await?.into_iter().filter(|entry| entry.key < kept) {
         store.delete_blob(&old.key).await?;
     }
     Ok(())
 }
 
-/// The process of the fence number `fence` has left everything in the store.
-pub(crate) async fn end(store: &Store, fence: u64) -> Result<(), StoreError> {
-    store.delete_blob(&names::in_use(fence)).await
+/// The process has left everything in the store.
+pub(crate) async fn end(store: &Store, (fence, line): (u64, Line)) -> Result<(), StoreError> {
+    store.delete_blob(&names::in_use(fence, line)).await
 }

@@ -35,7 +35,7 @@ mod tee;
 pub use blob::{BadBlob, Line, OtherLine, parse, parse_head, samples};
 pub use found::Damage;
 pub use in_use::{InUse, Place, in_use};
-pub use restore::{RestoreError, Restored, begin_anew, forget, has_any, restore};
+pub use restore::{RestoreError, Restored, Taking, begin_anew, forget, has_any, restore};
 pub use shipper::{Bound, OnCheckpoint, ShipStatus, Shipper, ShipperParts};
 pub use survey::{Survey, survey, verify};
 pub use tee::{Tee, TeeLog};

@@ -1,5 +1,7 @@
 //! What lies where below `meta/` of the store.
 
+use crate::Line;
+
 /// Blobs of the log.
 pub(crate) const LOG: &str = "meta/log";
 /// Checkpoints, each in a directory of its own.
@@ -8,9 +10,9 @@ pub(crate) const CHECKPOINTS: &str = "meta/checkpoint";
 /// Who has the volume.
 pub(crate) const IN_USE: &str = "meta/in-use";
 
-/// The note of the process that began with the fence number `fence`.
-pub(crate) fn in_use(fence: u64) -> String {
-    format!("{IN_USE}/{fence:016x}")
+/// The note of the process of `line` that begins with the fence number `fence`: of several that try to, one does.
+pub(crate) fn in_use(fence: u64, line: Line) -> String {
+    format!("{IN_USE}/{fence:016x}-{:016x}", line.0)
 }
 
 /// Number so many of the log's blobs. No two processes make the same one: it is created, never replaced.

@@ -5,6 +5,7 @@ use crate::{
     found::{self, Found},
     head::Head,
     held::Held,
+    in_use::{InUse, in_use},
     names,
 };
 use bytes::Bytes;
@@ -32,6 +33,17 @@ pub struct Restored {
     pub shipped_secs: u64,
     /// Bytes that were read.
     pub bytes: u64,
+}
+
+/// Who goes on with what comes back.
+#[derive(Clone, Copy, Debug)]
+pub struct Taking {
+    /// Whose it is from then on.
+    pub line: Line,
+    /// Now: seconds since 1970.
+    pub wall_secs: u64,
+    /// Also from whoever has the volume, or comes meanwhile.
+    pub is_forced: bool,
 }
 
 /// Why nothing came back.
@@ -76,6 +88,9 @@ pub enum RestoreError {
         "the metadata in {0} was changed while it was read, or parts of it are deleted: end the process that has the volume, and try again"
     )]
     Moved(String),
+    /// Somebody has the volume, and it was not to be taken by force.
+    #[error("the volume may be in use in {} on {}", .0.place.dir, .0.place.host)]
+    InUse(InUse),
     /// The store does not give it.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -93,14 +108,19 @@ fn gone(error: StoreError, store: &Store) -> RestoreError {
 }
 
 /// Reads the checkpoint and the log behind it into `tables`, which are empty; `progress` hears of bytes read and, once known, of all.
-/// Whoever has shipped so far finds that it does not any more: what comes now is `line`'s. `wall_secs` is now.
+/// Whoever has shipped so far finds that it does not any more: what comes now is of the line of `taking`.
 pub async fn restore(
     store: &Store,
     tables: &dyn Tables,
-    (line, wall_secs): (Line, u64),
+    taking: Taking,
     mut progress: impl FnMut(u64, u64),
 ) -> Result<Restored, RestoreError> {
+    let Taking { line, wall_secs, is_forced } = taking;
     let (mut log, head, mut next) = begin(store, tables, &mut progress).await?;
+    // Who begins from here on has a number that this one's fence then finds taken.
+    if let Some(found) = in_use(store).await?.filter(|_| !is_forced) {
+        return Err(RestoreError::InUse(found));
+    }
     for _ in 0..ROUNDS_MAX {
         log.read(store, tables, next.clone(), &mut progress).await?;
         // A disk that does not take the tables refuses before anything is changed in the store; what is held is not much beside that.
@@ -126,6 +146,9 @@ pub async fn restore(
             tables.rotate();
             tables.flush(tables.applied())?;
             return Ok(Restored { seq: whole, left_out, shipped_secs: log.shipped_secs, bytes: log.bytes });
+        }
+        if !is_forced {
+            break;
         }
         next = next.end..found.next;
     }

@@ -122,8 +122,8 @@ struct State {
     log_bytes: u64,
     checkpoint_bytes: u64,
     known: bool,
-    /// The fence of the note that says where the volume is at work.
-    noted: Option<u64>,
+    /// Fence and line of the note that says where the volume is at work.
+    noted: Option<(u64, Line)>,
     trouble: Option<String>,
     stopped: bool,
 }
@@ -176,12 +176,16 @@ impl Shipper {
     }
 
     /// The volume is at rest, with everything in the store: whoever recovers it from there cuts nobody off.
-    pub async fn leave(&self) -> Result<(), StoreError> {
+    pub async fn leave(&self, within: Duration) {
         let noted = self.state.lock().noted.take();
-        match noted {
-            Some(fence) => in_use::end(&self.parts.store, fence).await,
-            None => Ok(()),
-        }
+        let Some(noted) = noted else { return };
+        let left = timeout(within, in_use::end(&self.parts.store, noted)).await;
+        let why = match left {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "the store takes long".to_owned(),
+        };
+        tracing::warn!(why, "the store still says that the volume is in use: a recovery will want --force");
     }
 
     /// Resolves when the store has the metadata up to `seq`, which the journal has synced; or why it never will.
@@ -401,12 +405,18 @@ impl Shipper {
             let mut position = Position { shipped, made: shipped, head, since, start: here, ..Position::at(&found) };
             position.whole = self.whole(&position, shipped);
             let about = self.about(&position, Kind::Fence, shipped.0 + 1, shipped);
+            let noted = (position.fence, line);
+            if let Some(place) = &self.parts.place {
+                in_use::begin(store, noted, place, self.wall_secs()).await?;
+            }
             let Some(next) = found::fence(store, about).await? else { continue };
             // With a newer checkpoint the number may have been free because it was removed.
             if found::find(store).await?.head == found.head {
-                if let Some(place) = &self.parts.place {
-                    in_use::begin(store, position.fence, place, self.wall_secs()).await?;
-                    self.state.lock().noted = Some(position.fence);
+                if self.parts.place.is_some() {
+                    self.state.lock().noted = Some(noted);
+                    if let Err(error) = in_use::clean(store, noted).await {
+                        tracing::debug!(%error, "notes of earlier processes stay, and mean nothing");
+                    }
                 }
                 return Ok(Position { next, said: Seq(about.whole), ..position });
             }

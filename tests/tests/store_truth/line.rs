@@ -1,7 +1,7 @@
 //! Of the directories of a volume one goes on with what the store has.
 
-use crate::{LIMIT, names_below, recover, recover_lost, wait_shipped};
-use sluice_tests::{Scratch, Volume, noise, run, wait_for};
+use crate::{LIMIT, names_below, recover, recover_by_force, recover_lost, wait_shipped};
+use sluice_tests::{Gateway, Scratch, Server, Volume, noise, run, wait_for};
 use std::{
     fs::{self, File},
     io::Write,
@@ -21,7 +21,7 @@ fn two_directories_of_one_volume_are_noticed() {
     wait_shipped(&mount);
     // The host is believed to be lost, and is not. Asking changes nothing.
     let second = Volume::new();
-    recover(&second, &store).refused_with(&[first.dir().to_str().unwrap(), "it is in use here by pid", "--force"]);
+    recover(&second, &store).refused_with(&[first.dir().to_str().unwrap(), "is in use here", "by pid", "--force"]);
     fs::write(mount.path("more"), b"two").unwrap();
     wait_shipped(&mount);
     recover_lost(&second, &store).ok();
@@ -138,4 +138,60 @@ fn an_old_directory_does_not_take_the_store_of_a_loaded_volume() {
     assert!(fs::read(mount.path("file")).unwrap() == noise(1, 10_000));
     assert_eq!(fs::read(mount.path("later")).unwrap(), b"text");
     mount.umount();
+}
+
+/// Nothing was written, so a recovery has nobody to ask about.
+#[test]
+fn a_start_that_fails_leaves_the_volume_at_rest() {
+    let scratch = Scratch::new();
+    let store = format!("file:{}", scratch.path().join("store").display());
+    let first = Volume::new().option("--store", &store);
+    first.up().umount();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    first.sluice(["serve", first.dir().to_str().unwrap(), "--listen", &address]).refused_with(&[&address]);
+    recover(&Volume::new(), &store).ok();
+}
+
+/// To be survived: the volume is recovered and served at the old address, and then, by mistake, the old directory is again, which has been served as
+/// often. A live mount goes on with each.
+#[test]
+fn a_mount_goes_on_when_its_server_changes_between_lines() {
+    let gateway = Gateway::new();
+    gateway.bucket("bucket");
+    let store = gateway.url("bucket", "volume");
+    let volume = gateway.credentials(Volume::new());
+    let mut server = Server::over(volume.clone(), &store, &[]);
+    let mount = server.try_mount("a", &["--durability", "object"]).unwrap();
+    let write = |name: &str| {
+        let mut file = File::create(mount.path(name)).unwrap();
+        file.write_all(name.as_bytes()).unwrap();
+        file
+    };
+    write("one").sync_all().unwrap();
+    server.kill9();
+    let (dir, old, new) = (volume.dir(), volume.dir().with_extension("old"), volume.dir().with_extension("new"));
+    fs::rename(&dir, &old).unwrap();
+    recover_by_force(&volume, &store).ok();
+    server.start();
+    drop(write("two"));
+    server.kill9();
+    fs::rename(&dir, &new).unwrap();
+    fs::rename(&old, &dir).unwrap();
+    server.start();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            drop(write("three"));
+            let _ = sender.send(fs::read(mount.path("one")).unwrap());
+        });
+        let read = receiver.recv_timeout(LIMIT);
+        if read.is_err() {
+            // So that the thread ends.
+            let pid = rustix::process::Pid::from_raw(mount.pid() as i32).unwrap();
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+            panic!("the mount hangs");
+        }
+        assert_eq!(read.unwrap(), b"one");
+    });
 }

@@ -26,7 +26,7 @@ fn recover(volume: &Volume, store: &str) -> Ran {
 
 /// Of one that was not: it is refused without `--force`.
 fn recover_lost(volume: &Volume, store: &str) -> Ran {
-    recover(volume, store).refused_with(&["may be in use", "was not unmounted", "--force"]);
+    recover(volume, store).refused_with(&["in use", "takes the store away", "--force"]);
     assert!(!volume.dir().join("meta/volume.json").exists(), "something is left");
     recover_by_force(volume, store)
 }

@@ -11,7 +11,7 @@ use crate::{
     units::{self, quoted},
     volume::{begin_journal, open_store, random_line},
 };
-use anyhow::{Context, bail};
+use anyhow::{Context, anyhow, bail};
 use futures::{StreamExt, stream};
 use serde_json::json;
 use sluice_base::{Clock, ObjectId, Seq, SystemClock};
@@ -22,7 +22,7 @@ use sluice_meta::{
 };
 use sluice_object::{Store, StoreError, StoreUrl, VOLUME_MARKER};
 use sluice_run::collections::HashMap;
-use sluice_ship::{InUse, Line, Place, Restored};
+use sluice_ship::{InUse, Line, Place, RestoreError, Restored, Taking};
 use std::{
     ffi::OsStr,
     path::Path,
@@ -45,16 +45,22 @@ pub fn run(meta: &OsStr, store: &str, force: bool, json: bool) -> anyhow::Result
     let dir = directory::volume_dir(meta)?;
     let mut restored = None;
     let made = make(&dir, store, async |store, config, tables, line| {
-        if !force {
-            check_unused(store, config).await?;
+        let place = || format!("the metadata in {}", store.place());
+        // Before all of it is read.
+        if let Some(found) = sluice_ship::in_use(store).await.with_context(place)?.filter(|_| !force) {
+            return Err(in_use(&found, store, config));
         }
         let bar = byte_bar(0, "reading the metadata");
         let now = SystemClock::default().wall().secs as u64;
-        let found = sluice_ship::restore(store, tables, (line, now), |done, all| {
+        let taking = Taking { line, wall_secs: now, is_forced: force };
+        let restored_now = sluice_ship::restore(store, tables, taking, |done, all| {
             bar.set_length(all);
             bar.set_position(done);
         });
-        let found = found.await.with_context(|| format!("the metadata in {}", store.place()))?;
+        let found = match restored_now.await {
+            Err(RestoreError::InUse(found)) => return Err(in_use(&found, store, config)),
+            found => found.with_context(place)?,
+        };
         bar.finish_and_clear();
         restored = Some(found);
         Ok(Filled { seq: found.seq, is_shipped: true })
@@ -62,42 +68,48 @@ pub fn run(meta: &OsStr, store: &str, force: bool, json: bool) -> anyhow::Result
     show(&dir, &made, &restored.expect("it was"), json)
 }
 
-/// Refuses to cut off a process that may still have the volume.
-async fn check_unused(store: &Store, config: &VolumeConfig) -> anyhow::Result<()> {
-    let place = || format!("the metadata in {}", store.place());
-    let Some(InUse { place: Place { host, dir }, since_secs, shipped_secs }) =
-        sluice_ship::in_use(store).await.with_context(place)?
-    else {
-        return Ok(());
-    };
+/// Whether the directory of whoever may have the volume is on this host.
+fn is_here(InUse { place, .. }: &InUse, config: &VolumeConfig) -> bool {
+    let is_the_volume = |found: Option<VolumeConfig>| found.is_some_and(|found| found.id == config.id);
+    place.host == hostname() && directory::load(Path::new(&place.dir)).is_ok_and(is_the_volume)
+}
+
+/// The process that has the volume, where that is on this host.
+pub fn holder_here(found: &InUse, config: &VolumeConfig) -> Option<String> {
+    is_here(found, config).then(|| VolumeLock::holder(Path::new(&found.place.dir)))?
+}
+
+/// Why a volume that somebody may have is not recovered without force.
+fn in_use(found: &InUse, store: &Store, config: &VolumeConfig) -> anyhow::Error {
+    let InUse { place: Place { host, dir }, since_secs, heard_secs } = found;
     let now = SystemClock::default().wall().secs as u64;
-    let ago = |secs: u64| units::show_time(Duration::from_secs(now.saturating_sub(secs)));
-    let at = match (&*host, &*dir) {
-        ("", _) | (_, "") => "a place that its note does not name".to_owned(),
-        (host, dir) => format!("{dir} on {host}"),
-    };
-    let there = Path::new(&dir);
-    let is_here = host == hostname()
-        && directory::load(there).is_ok_and(|found| found.is_some_and(|found| found.id == config.id));
-    let instead = match (is_here, VolumeLock::holder(there)) {
-        (true, Some(holder)) => format!("It is in use here by {holder}"),
-        (true, None) => {
+    let ago = |secs: u64| format!("{} ago", units::show_time(Duration::from_secs(now.saturating_sub(secs))));
+    let (there, is_here) = (Path::new(dir), is_here(found, config));
+    let holder = holder_here(found, config);
+    let since = since_secs.map(|secs| format!("started {}, ", ago(secs))).unwrap_or_default();
+    let at = if dir.is_empty() { "at a place that is not known".to_owned() } else { format!("in {dir} on {host}") };
+    let (state, instead) = match (is_here, holder) {
+        (true, Some(holder)) => (
+            format!("in use here, in {dir}, by {holder}"),
+            "Unmount it first; --force recovers all the same".to_owned(),
+        ),
+        (true, None) => (
+            format!("perhaps in use: {since}last heard of {} {at}, and was not unmounted", ago(*heard_secs)),
             format!(
-                "That directory is on this host and nobody uses it: `sluice up {}` goes on with it, and loses nothing",
+                "That directory is on this host: `sluice up {}` goes on with it, and loses nothing; --force leaves it behind",
                 quoted(there)
-            )
-        }
-        (false, _) => {
-            "If it goes on there, unmount it there first, or stop its server: then this needs no --force".to_owned()
-        }
+            ),
+        ),
+        (false, _) => (
+            format!("perhaps in use: {since}last heard of {} {at}, and was not unmounted", ago(*heard_secs)),
+            "If it goes on there, unmount it there first, or stop its server. If it is lost, --force makes the volume of what the store has"
+                .to_owned(),
+        ),
     };
-    bail!(
-        "the volume in {} may be in use: it was started {} ago at {at}, shipped its latest changes {} ago, and was not unmounted. A recovery \
-         takes the store away from it: what is written there from then on is not kept in the store. {instead}. If it is lost, --force makes the \
-         volume of what the store has",
-        store.place(),
-        ago(since_secs),
-        ago(shipped_secs),
+    anyhow!(
+        "the volume in {} is {state}. A recovery takes the store away from whoever has the volume: what is written there from then on is not \
+         kept in the store. {instead}",
+        store.place()
     )
 }
 

@@ -103,6 +103,12 @@ pub enum Event {
 /// Stripes of locks for publishes: two files meet in one now and then, which costs a wait.
 const STRIPES: usize = 256;
 
+/// A run of the server as sessions know it, which compare it with that of before: another one also where the directory of another line has been
+/// served as often.
+fn told_life(life: u32, line: u64) -> u32 {
+    life ^ (line.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as u32
+}
+
 /// Serves a volume to its sessions.
 pub struct Server {
     names: Arc<Namespace>,
@@ -117,7 +123,7 @@ impl Server {
     pub fn open(names: Arc<Namespace>, settings: Settings, now: Duration) -> Result<Self> {
         // A volume without one was never opened to be shipped.
         let (life, line) = (names.begin_life()?, names.known_line()?.unwrap_or(0));
-        let mut state = State::new(settings, (life, line), names.store().clone());
+        let mut state = State::new(settings, (told_life(life, line), line), names.store().clone());
         for (session, record) in names.sessions()?.into_iter().filter(|(_, record)| !record.left) {
             let kept = names.kept_numbers(session)?;
             state.load(session, record, kept, now);

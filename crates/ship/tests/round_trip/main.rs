@@ -6,14 +6,14 @@ mod rig;
 mod taken;
 mod told;
 
-use rig::{LONG, Rig};
+use rig::{LONG, Rig, taking};
 use sluice_base::{SeededEntropy, Seq};
 use sluice_meta::store::{Log, LsmOptions, LsmTables, MetaError, MetaStore, Options, Tables};
 use sluice_object::{
     Store, StoreOptions,
     backend::{Fault, Faults, RequestKind},
 };
-use sluice_ship::{Line, RestoreError, restore};
+use sluice_ship::{RestoreError, restore};
 use std::{ops::ControlFlow, sync::Arc};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -117,7 +117,7 @@ async fn a_checkpoint_larger_than_memory_comes_back_whole() {
         process.end().await;
         let dir = tempfile::tempdir().expect("a directory");
         let tables = LsmTables::open(dir.path(), LsmOptions::default()).expect("tables");
-        let restored = restore(&rig.store, &tables, (Line(9), 0), |_, _| {}).await.expect("restored");
+        let restored = restore(&rig.store, &tables, taking(9), |_, _| {}).await.expect("restored");
         drop(tables);
         let tables = LsmTables::open(dir.path(), LsmOptions::default()).expect("tables");
         assert_eq!((restored.seq, tables.persisted()), (rig.log.last(), rig.log.last()));

@@ -4,13 +4,23 @@ use sluice_base::{Clock, Entropy, ObjectId, SeededEntropy, Seq, SystemClock};
 use sluice_meta::store::{Log, MemoryLog, MemoryTables, MetaError, MetaStore, Options, Tables};
 use sluice_object::{FaultyBackend, MemoryBackend, Store, StoreOptions};
 use sluice_run::lock::Mutex;
-use sluice_ship::{Line, RestoreError, Restored, Shipper, ShipperParts, Tee, TeeLog, restore};
+use sluice_ship::{Line, Place, RestoreError, Restored, Shipper, ShipperParts, Taking, Tee, TeeLog, restore};
 use std::{collections::BTreeMap, ops::ControlFlow, sync::Arc, time::Duration};
 use tokio::time::timeout;
 
 pub const LONG: Duration = Duration::from_secs(60);
 pub type Keys = BTreeMap<Vec<u8>, Vec<u8>>;
 pub type Changes = Vec<(Vec<u8>, Option<Vec<u8>>)>;
+
+/// Where processes say that they have the volume.
+pub fn place() -> Place {
+    Place { host: "host".into(), dir: "/volume".into() }
+}
+
+/// By force, as a directory of line `line`.
+pub fn taking(line: u64) -> Taking {
+    Taking { line: Line(line), wall_secs: 0, is_forced: true }
+}
 
 /// A volume's tables and log, and the store.
 pub struct Rig {
@@ -106,7 +116,8 @@ impl Rig {
         let entropy = Arc::new(SeededEntropy::new(self.below(u64::MAX)));
         let (tables, store, line) = (meta.clone(), self.store.clone(), self.line);
         let on_checkpoint = Box::new(|| Ok(()));
-        let parts = ShipperParts { tables, tee, store, clock, entropy, line, on_checkpoint, is_ahead, place: None };
+        let parts =
+            ShipperParts { tables, tee, store, clock, entropy, line, on_checkpoint, is_ahead, place: Some(place()) };
         let shipper = Shipper::new(parts);
         let runtime = sluice_run::task::handle(&tokio::runtime::Handle::current());
         let known = bytes.clone();
@@ -165,7 +176,7 @@ impl Rig {
     pub async fn restore_as(&self, line: Line) -> Result<(MemoryTables, Restored), RestoreError> {
         loop {
             let tables = MemoryTables::default();
-            match restore(&self.store, &tables, (line, 0), |_, _| {}).await {
+            match restore(&self.store, &tables, Taking { line, wall_secs: 0, is_forced: true }, |_, _| {}).await {
                 // A process that was told to stop may still end what it was about.
                 Err(RestoreError::Moved(_)) => {}
                 restored => return Ok((tables, restored?)),

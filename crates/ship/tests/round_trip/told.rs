@@ -1,13 +1,13 @@
 //! Who waits is told.
 
-use crate::rig::{LONG, Rig, all_keys};
+use crate::rig::{LONG, Process, Rig, all_keys, place, taking};
 use sluice_base::Seq;
 use sluice_meta::store::{Batch, EngineError, MemoryTables, Tables, Value, Visit};
 use sluice_object::{
     PutMode,
     backend::{Fault, RequestKind},
 };
-use sluice_ship::{Line, RestoreError, begin_anew, restore, survey};
+use sluice_ship::{Line, RestoreError, Taking, begin_anew, in_use, restore, survey};
 use tokio::time::timeout;
 
 /// A shipper that stops has nobody wait for ever.
@@ -105,10 +105,74 @@ async fn a_restore_that_fails_leaves_the_store_to_its_owner() {
     let process = rig.start(Seq(0));
     rig.write(&process, 5);
     process.shipper.finish(LONG).await.expect("shipped");
-    let refused = restore(&rig.store, &Refusing(MemoryTables::default()), (Line(2), 0), |_, _| {}).await;
+    let refused = restore(&rig.store, &Refusing(MemoryTables::default()), taking(2), |_, _| {}).await;
     assert!(matches!(refused, Err(RestoreError::Engine(_))), "{refused:?}");
     process.shipper.confirmed().await.expect("it is still the one");
     process.end().await;
+}
+
+/// Nobody is cut off unasked: neither who has the volume nor who was killed.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_volume_in_use_is_not_taken_but_by_force() {
+    let asking = Taking { is_forced: false, ..taking(2) };
+    let mut rig = Rig::new(5);
+    let process = rig.start(Seq(0));
+    rig.write(&process, 5);
+    process.shipper.finish(LONG).await.expect("shipped");
+    let refused = restore(&rig.store, &MemoryTables::default(), asking, |_, _| {}).await;
+    assert!(matches!(&refused, Err(RestoreError::InUse(found)) if found.place == place()), "{refused:?}");
+    process.shipper.confirmed().await.expect("it is still the one");
+    process.end().await;
+    // Killed; and another one that says at its end that all of it is there.
+    assert!(in_use(&rig.store).await.expect("a store").is_some());
+    leave(rig.start(Seq(0))).await;
+    assert_eq!(in_use(&rig.store).await.expect("a store"), None);
+    restore(&rig.store, &MemoryTables::default(), asking, |_, _| {}).await.expect("nobody has it");
+}
+
+async fn leave(process: Process) {
+    process.shipper.finish(LONG).await.expect("shipped");
+    process.shipper.leave(LONG).await;
+    process.end().await;
+}
+
+/// Nor is who begins while it is read, whenever that is.
+#[tokio::test(flavor = "multi_thread")]
+async fn who_begins_beside_a_recovery_is_not_cut_off() {
+    let mut outcomes = Vec::new();
+    for at in 0.. {
+        let mut rig = Rig::new(at);
+        let process = rig.start(Seq(0));
+        rig.write(&process, 5);
+        leave(process).await;
+        let (mut looks, mut begun, tables) = (0, None, MemoryTables::default());
+        let asking = Taking { is_forced: false, ..taking(2) };
+        let restored = restore(&rig.store, &tables, asking, |_, _| {
+            if looks == at {
+                let begins = async {
+                    let process = rig.start(Seq(0));
+                    process.shipper.is_ours().await.expect("it is");
+                    process.shipper.finish(LONG).await.expect("shipped");
+                    process
+                };
+                begun = Some(tokio::task::block_in_place(|| tokio::runtime::Handle::current().block_on(begins)));
+            }
+            looks += 1;
+        });
+        let restored = restored.await;
+        let Some(process) = begun else {
+            restored.expect("nobody has it");
+            break;
+        };
+        outcomes.push(match restored {
+            Err(RestoreError::InUse(_)) => "in use",
+            Err(RestoreError::Moved(_)) => "moved",
+            other => panic!("look {at}: {other:?}"),
+        });
+        process.shipper.confirmed().await.expect("it is still the one");
+        process.end().await;
+    }
+    assert!(outcomes.contains(&"in use") && outcomes.contains(&"moved"), "{outcomes:?}");
 }
 
 /// A volume that was made of something else: the old directory does not make the store its own, whoever comes first.

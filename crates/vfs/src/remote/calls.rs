@@ -27,6 +27,8 @@ use std::{
 
 /// Before somebody looks again whether the session may ask.
 const SILENT_INTERVAL: Duration = Duration::from_millis(100);
+/// Of one call, without a pause.
+const RESUMPTIONS_AT_ONCE: u32 = 3;
 
 /// The way to the server. Calls block their thread; a call whose connection is lost waits for the next one, within its time.
 pub trait Link: Send + Sync {
@@ -254,6 +256,7 @@ impl Remote {
     ) -> std::result::Result<(Heard, C::Reply), (Heard, Error)> {
         let never = Heard::default();
         let Some(_passage) = self.gate.pass() else { return Err((never, handed_over())) };
+        let mut faults = 0;
         loop {
             if self.session.over.load(SeqCst) {
                 return Err((never, Error::Fenced));
@@ -296,6 +299,11 @@ impl Remote {
                     return Ok((heard, changed.value));
                 }
                 Err(fault) if fault.is_of_session() => {
+                    faults += 1;
+                    if faults > RESUMPTIONS_AT_ONCE {
+                        // A server that refuses whatever is done is not to be asked all the time.
+                        self.link.pause();
+                    }
                     self.resume(resumed, &fault).map_err(|error| (never, error))?;
                 }
                 Err(Fault::Window) => {}
