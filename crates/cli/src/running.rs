@@ -261,6 +261,8 @@ pub async fn until_the_end(
 /// the store does not have of that.
 async fn drain(vfs: &Vfs, ship: Option<&Shipper>) -> Option<Lacks> {
     const SHIP_WAIT: Duration = Duration::from_secs(10);
+    /// For what loses nothing where it cannot be said.
+    const LEAVE_WAIT: Duration = Duration::from_secs(5);
     vfs.drain().await;
     let given_up = vfs.given_up();
     let left_here = (given_up > 0).then(|| {
@@ -269,12 +271,12 @@ async fn drain(vfs: &Vfs, ship: Option<&Shipper>) -> Option<Lacks> {
     let ship = ship?;
     let shipped = match ship.finish(SHIP_WAIT).await {
         // Also where nothing was to be shipped the store may be another's meanwhile.
-        Ok(()) => tokio::time::timeout(SHIP_WAIT, ship.confirmed()).await.unwrap_or(Ok(())),
+        Ok(()) => tokio::time::timeout(LEAVE_WAIT, ship.confirmed()).await.unwrap_or(Ok(())),
         failed => failed,
     };
     let Err(why) = shipped else {
         if left_here.is_none() {
-            ship.leave(SHIP_WAIT).await;
+            ship.leave(LEAVE_WAIT).await;
         }
         return left_here.map(|what| Lacks { what, comes_later: false });
     };

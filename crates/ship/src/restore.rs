@@ -118,7 +118,7 @@ pub async fn restore(
     let Taking { line, wall_secs, is_forced } = taking;
     let (mut log, head, mut next) = begin(store, tables, &mut progress).await?;
     // Who begins from here on has a number that this one's fence then finds taken.
-    if let Some(found) = in_use(store).await?.filter(|_| !is_forced) {
+    if !is_forced && let Some(found) = in_use(store).await.map_err(|error| gone(error, store))? {
         return Err(RestoreError::InUse(found));
     }
     for _ in 0..ROUNDS_MAX {

@@ -47,7 +47,7 @@ pub fn run(meta: &OsStr, store: &str, force: bool, json: bool) -> anyhow::Result
     let made = make(&dir, store, async |store, config, tables, line| {
         let place = || format!("the metadata in {}", store.place());
         // Before all of it is read.
-        if let Some(found) = sluice_ship::in_use(store).await.with_context(place)?.filter(|_| !force) {
+        if !force && let Some(found) = sluice_ship::in_use(store).await.with_context(place)? {
             return Err(in_use(&found, store, config));
         }
         let bar = byte_bar(0, "reading the metadata");

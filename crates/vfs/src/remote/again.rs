@@ -92,8 +92,8 @@ impl Remote {
 
     fn again(&self, number: u64) -> Result<Outcome> {
         let Some(kept) = self.session.retained.get(number) else { return Ok(Outcome::Durable) };
-        // All before are there, all behind may not be forgotten.
-        let body = client::again(&kept.fields, Number { number, seen_up_to: 0, again: Some(kept.made) });
+        // A server that goes on from far earlier learns which numbers are not missing there: up to the first one that is kept.
+        let body = client::again(&kept.fields, Number { again: Some(kept.made), ..self.session.number(number) });
         let body = match self.link.call(kept.method, body) {
             Err(LinkError::Closed) => return Err(Error::Fenced),
             Err(LinkError::Lost(_)) => return Ok(Outcome::Lost),

@@ -153,7 +153,7 @@ impl Session {
         self.numbers.lock().last
     }
 
-    fn number(&self, number: u64) -> Number {
+    pub(super) fn number(&self, number: u64) -> Number {
         let numbers = self.numbers.lock();
         // In this order: what is answered is kept before it no longer waits.
         let waiting = numbers.waiting.first().copied();

@@ -78,6 +78,17 @@ impl Rig {
         self.restart();
     }
 
+    /// A copy of its log as it is now.
+    pub fn server_copy(&self) -> Arc<MemoryLog> {
+        copy(&self.log)
+    }
+
+    /// The server is gone with all that it has, and another one goes on from what there was.
+    pub fn go_on_from(&self, log: &Arc<MemoryLog>) {
+        self.start.fetch_add(1, SeqCst);
+        *self.server.lock() = serve(log, &self.clock);
+    }
+
     pub fn synced(&self) -> Seq {
         Log::synced(&*self.log)
     }
