@@ -114,11 +114,12 @@ fn a_server_that_goes_on_from_far_earlier_gets_what_is_kept() {
     let last = a.create(ROOT, "last");
     rig.go_on_from(&early);
     let (sender, found) = std::sync::mpsc::channel();
-    std::thread::spawn(move || {
+    let asker = std::thread::Builder::new().name("asker".into()).spawn(move || {
         // Until it is heard of, what is believed is believed.
         a.create(ROOT, "next");
         let _ = sender.send((a.find(ROOT, "last"), a.find(ROOT, "file-0").is_err()));
     });
+    asker.expect("a thread");
     let found = found.recv_timeout(Duration::from_secs(60)).expect("it hangs");
     assert_eq!(found, (Ok(last), true));
     rig.check();
