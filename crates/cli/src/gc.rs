@@ -251,8 +251,7 @@ async fn ship(volume: &Volume, dir: &Path) -> anyhow::Result<()> {
     let (tables, store, line, is_ahead) = (namespace.store().clone(), (**store).clone(), *line, false);
     let (clock, entropy, noted) = (clock.clone(), entropy.clone(), namespace.clone());
     let on_checkpoint = Box::new(move || noted.note_shipped(line.0));
-    let parts =
-        ShipperParts { tables, tee, store, clock, entropy, line, on_checkpoint, is_ahead, place: Some(place(dir)) };
+    let parts = ShipperParts { tables, tee, store, clock, entropy, line, on_checkpoint, is_ahead, place: place(dir) };
     let shipper = Shipper::new(parts);
     shipper.begin(Box::new(|_, end| end), &sluice_run::task::handle(&tokio::runtime::Handle::current()));
     let shipped = shipper.finish(SHIP_WAIT).await;

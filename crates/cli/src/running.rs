@@ -80,7 +80,7 @@ impl Running {
             let (store, clock, entropy) = ((*store).clone(), clock.clone(), entropy.clone());
             let (tables, is_ahead, noted) = (tables.clone(), tier == Tier::Object, namespace.clone());
             let on_checkpoint = Box::new(move || noted.note_shipped(line.0));
-            let place = Some(place(dir));
+            let place = place(dir);
             Shipper::new(ShipperParts { tables, tee, store, clock, entropy, line, on_checkpoint, is_ahead, place })
         });
         let handle = runtime.clone();

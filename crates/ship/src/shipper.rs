@@ -76,8 +76,8 @@ pub struct ShipperParts {
     /// The log leaves without waiting for the bytes that it speaks of: who syncs waits for both. Otherwise it leaves behind them, so that none
     /// of it is left out should it be needed.
     pub is_ahead: bool,
-    /// Where the volume is at work, noted in the store from the beginning up to [`Shipper::leave`]; none for what only passes.
-    pub place: Option<Place>,
+    /// Where the volume is at work, noted in the store from the beginning up to [`Shipper::leave`].
+    pub place: Place,
 }
 
 /// Takes the metadata to the store as long as it lives.
@@ -406,17 +406,13 @@ impl Shipper {
             position.whole = self.whole(&position, shipped);
             let about = self.about(&position, Kind::Fence, shipped.0 + 1, shipped);
             let noted = (position.fence, line);
-            if let Some(place) = &self.parts.place {
-                in_use::begin(store, noted, place, self.wall_secs()).await?;
-            }
+            in_use::begin(store, noted, &self.parts.place, self.wall_secs()).await?;
             let Some(next) = found::fence(store, about).await? else { continue };
             // With a newer checkpoint the number may have been free because it was removed.
             if found::find(store).await?.head == found.head {
-                if self.parts.place.is_some() {
-                    self.state.lock().noted = Some(noted);
-                    if let Err(error) = in_use::clean(store, noted).await {
-                        tracing::debug!(%error, "notes of earlier processes stay, and mean nothing");
-                    }
+                self.state.lock().noted = Some(noted);
+                if let Err(error) = in_use::clean(store, noted).await {
+                    tracing::debug!(%error, "notes of earlier processes stay, and mean nothing");
                 }
                 return Ok(Position { next, said: Seq(about.whole), ..position });
             }

@@ -84,27 +84,17 @@ fn in_use(found: &InUse, store: &Store, config: &VolumeConfig) -> anyhow::Error 
     let InUse { place: Place { host, dir }, since_secs, heard_secs } = found;
     let now = SystemClock::default().wall().secs as u64;
     let ago = |secs: u64| format!("{} ago", units::show_time(Duration::from_secs(now.saturating_sub(secs))));
-    let (there, is_here) = (Path::new(dir), is_here(found, config));
-    let holder = holder_here(found, config);
     let since = since_secs.map(|secs| format!("started {}, ", ago(secs))).unwrap_or_default();
     let at = if dir.is_empty() { "at a place that is not known".to_owned() } else { format!("in {dir} on {host}") };
-    let (state, instead) = match (is_here, holder) {
-        (true, Some(holder)) => (
-            format!("in use here, in {dir}, by {holder}"),
-            "Unmount it first; --force recovers all the same".to_owned(),
-        ),
-        (true, None) => (
-            format!("perhaps in use: {since}last heard of {} {at}, and was not unmounted", ago(*heard_secs)),
-            format!(
-                "That directory is on this host: `sluice up {}` goes on with it, and loses nothing; --force leaves it behind",
-                quoted(there)
-            ),
-        ),
-        (false, _) => (
-            format!("perhaps in use: {since}last heard of {} {at}, and was not unmounted", ago(*heard_secs)),
-            "If it goes on there, unmount it there first, or stop its server. If it is lost, --force makes the volume of what the store has"
-                .to_owned(),
-        ),
+    let perhaps = format!("perhaps in use: {since}last heard of {} {at}, and was not unmounted", ago(*heard_secs));
+    let (state, instead) = if let Some(holder) = holder_here(found, config) {
+        (format!("in use here, in {dir}, by {holder}"), "Unmount it first; --force recovers all the same".to_owned())
+    } else if is_here(found, config) {
+        let up = format!("`sluice up {}` goes on with it, and loses nothing", quoted(dir));
+        (perhaps, format!("That directory is on this host: {up}; --force leaves it behind"))
+    } else {
+        let there = "If it goes on there, unmount it there first, or stop its server";
+        (perhaps, format!("{there}. If it is lost, --force makes the volume of what the store has"))
     };
     anyhow!(
         "the volume in {} is {state}. A recovery takes the store away from whoever has the volume: what is written there from then on is not \

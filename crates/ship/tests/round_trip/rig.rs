@@ -116,8 +116,7 @@ impl Rig {
         let entropy = Arc::new(SeededEntropy::new(self.below(u64::MAX)));
         let (tables, store, line) = (meta.clone(), self.store.clone(), self.line);
         let on_checkpoint = Box::new(|| Ok(()));
-        let parts =
-            ShipperParts { tables, tee, store, clock, entropy, line, on_checkpoint, is_ahead, place: Some(place()) };
+        let parts = ShipperParts { tables, tee, store, clock, entropy, line, on_checkpoint, is_ahead, place: place() };
         let shipper = Shipper::new(parts);
         let runtime = sluice_run::task::handle(&tokio::runtime::Handle::current());
         let known = bytes.clone();
