@@ -4,7 +4,6 @@ use crate::{
     fsck::{list, open_for_repair, spinner},
     mounts,
     output::{note, out},
-    running::place,
     units,
     volume::{Volume, check_store},
 };
@@ -16,7 +15,6 @@ use serde_json::json;
 use sluice_base::{ObjectId, Timestamp};
 use sluice_meta::{fsck, records::ObjectState};
 use sluice_object::{PutMode, StoreError, backend::ListEntry};
-use sluice_ship::{Shipper, ShipperParts};
 use sluice_vfs::gc::GcSettings;
 use std::{ffi::OsString, path::Path, process::ExitCode, time::Duration};
 
@@ -243,16 +241,11 @@ async fn ship(volume: &Volume, dir: &Path) -> anyhow::Result<()> {
     const SHIP_WAIT: Duration = Duration::from_secs(60);
     if !volume.recovered.is_empty() {
         bail!(
-            "there is data that only this directory has, so the store cannot have all changes by which objects are deleted, and none was:              `sluice up` stores it"
+            "there is data that only this directory has, so the store cannot have all changes by which objects are deleted, and none was: \
+             `sluice up` stores it"
         );
     }
-    let Volume { namespace, tee, store, clock, entropy, line, .. } = volume;
-    let tee = tee.clone().context("the volume was opened without what ships")?;
-    let (tables, store, line, is_ahead) = (namespace.store().clone(), (**store).clone(), *line, false);
-    let (clock, entropy, noted) = (clock.clone(), entropy.clone(), namespace.clone());
-    let on_checkpoint = Box::new(move || noted.note_shipped(line.0));
-    let parts = ShipperParts { tables, tee, store, clock, entropy, line, on_checkpoint, is_ahead, place: place(dir) };
-    let shipper = Shipper::new(parts);
+    let shipper = volume.shipper(dir, false).context("the volume was opened without what ships")?;
     shipper.begin(Box::new(|_, end| end), &sluice_run::task::handle(&tokio::runtime::Handle::current()));
     let shipped = shipper.finish(SHIP_WAIT).await;
     if shipped.is_ok() {

@@ -5,7 +5,6 @@ use crate::{
     control::{Asker, Ending, Lacks, Server, Socket, Told},
     detach::Detaching,
     lock::{MountTurn, VolumeLock},
-    mount::hostname,
     output::note,
     reading::ReadingArgs,
     tier::Tier,
@@ -20,7 +19,7 @@ use futures::{
 use sluice_fuse::{Config, LeftMount, MountOptions, ServeOptions, Session, StartError, VfsHandler};
 use sluice_join::Work;
 use sluice_meta::Namespace;
-use sluice_ship::{Place, Shipper, ShipperParts};
+use sluice_ship::Shipper;
 use sluice_vfs::{
     Owner, Parts, Settings, Ship, Vfs,
     gc::{GcParts, GcSettings, Relocate},
@@ -58,31 +57,12 @@ impl Running {
         tier: Tier,
         runtime: &Handle,
     ) -> anyhow::Result<Self> {
-        let Volume {
-            namespace,
-            journal,
-            committer,
-            cache,
-            cache_sync,
-            store,
-            recovered,
-            tee,
-            line,
-            clock,
-            entropy,
-            lock,
-            ..
-        } = volume;
+        let ship = volume.shipper(dir, tier == Tier::Object);
+        let Volume { namespace, journal, committer, cache, cache_sync, store, recovered, clock, entropy, lock, .. } =
+            volume;
         let session = namespace.begin_session()?;
         let tables = namespace.store().clone();
         let runtime = sluice_run::task::handle(runtime);
-        let ship = tee.map(|tee| {
-            let (store, clock, entropy) = ((*store).clone(), clock.clone(), entropy.clone());
-            let (tables, is_ahead, noted) = (tables.clone(), tier == Tier::Object, namespace.clone());
-            let on_checkpoint = Box::new(move || noted.note_shipped(line.0));
-            let place = place(dir);
-            Shipper::new(ShipperParts { tables, tee, store, clock, entropy, line, on_checkpoint, is_ahead, place })
-        });
         let handle = runtime.clone();
         let to_store: Arc<Ship> = match &ship {
             Some(ship) => shipped(ship),
@@ -384,12 +364,6 @@ impl Owner for ShipOwner {
     fn lost(&self) -> Option<String> {
         self.0.stopped()
     }
-}
-
-/// The volume in `dir` as other hosts are to know it.
-pub fn place(dir: &Path) -> Place {
-    let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
-    Place { host: hostname(), dir: dir.to_string_lossy().into_owned() }
 }
 
 /// Tells when the store has the metadata up to a record.

@@ -124,10 +124,7 @@ fn serve(args: &ServeArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<Exit
     let (namespace, committer, clock) = (volume.namespace.clone(), volume.committer.clone(), volume.clock.clone());
     // Orphans may be in use by mounts that come back.
     let settings = Settings { reclaim_orphans: false, ..Settings::default() };
-    let running = Running::of_volume(volume, dir, settings, config.durability, runtime.handle())?;
-    args.scrub.start(running.vfs.cache());
-    let sessions =
-        rpc::Server::open(namespace, rpc::Settings { lease: args.lease, ..Default::default() }, clock.monotonic())?;
+    // What can fail is done before the volume is at work, as far as it can be.
     // A mount elsewhere must be told a place that means the same there.
     let mut told = config.clone();
     if let StoreUrl::File(path) = config.store_url(dir)? {
@@ -135,6 +132,17 @@ fn serve(args: &ServeArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<Exit
     }
     let (id, told) = (config.id()?, told.to_json().into_bytes());
     let probe = Probe::new(&config, dir, clock.clone())?;
+    let running = Running::of_volume(volume, dir, settings, config.durability, runtime.handle())?;
+    let opened =
+        rpc::Server::open(namespace, rpc::Settings { lease: args.lease, ..Default::default() }, clock.monotonic());
+    let sessions = match opened {
+        Ok(sessions) => sessions,
+        Err(error) => {
+            running.give_up(runtime)?;
+            return Err(error.into());
+        }
+    };
+    args.scrub.start(running.vfs.cache());
     let service = MetaService::new(sessions, running.vfs.clone(), committer, clock.clone(), id, told);
     let files = Arc::downgrade(&service);
     let relocate = move |ino, moved: &[_]| files.upgrade().map_or(Ok(0), |service| service.relocate(ino, moved));

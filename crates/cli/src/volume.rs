@@ -4,6 +4,7 @@ use crate::{
     config::VolumeConfig,
     directory,
     lock::VolumeLock,
+    mount::hostname,
     output::{explained, note},
     units::show_size,
 };
@@ -18,7 +19,7 @@ use sluice_meta::{
 };
 use sluice_object::{AwsSettings, Store, StoreError, StoreOptions, StoreUrl, VOLUME_MARKER};
 use sluice_run::collections::HashSet;
-use sluice_ship::{Line, Tee};
+use sluice_ship::{Line, Place, Shipper, ShipperParts, Tee};
 use sluice_store::{Cache, CacheOptions};
 use sluice_vfs::{CacheSync, MEMORY_BYTES, Recovered, idle_bytes, remote::Left, unstored};
 use std::{
@@ -113,6 +114,26 @@ pub struct Volume {
     pub config: VolumeConfig,
     /// Held as long as anything above is used.
     pub lock: VolumeLock,
+}
+
+impl Volume {
+    /// What takes the metadata of this volume, which is in `dir`, to the store; none where it was not opened for that.
+    pub fn shipper(&self, dir: &Path, is_ahead: bool) -> Option<Arc<Shipper>> {
+        let tee = self.tee.clone()?;
+        let (noted, line) = (self.namespace.clone(), self.line);
+        let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+        Some(Shipper::new(ShipperParts {
+            tables: self.namespace.store().clone(),
+            tee,
+            store: (*self.store).clone(),
+            clock: self.clock.clone(),
+            entropy: self.entropy.clone(),
+            line,
+            on_checkpoint: Box::new(move || noted.note_shipped(line.0)),
+            is_ahead,
+            place: Place { host: hostname(), dir: dir.to_string_lossy().into_owned() },
+        }))
+    }
 }
 
 /// The number of a new line of changes.

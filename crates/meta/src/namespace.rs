@@ -103,6 +103,8 @@ impl Attr {
 const LINE: &str = "line";
 /// The line of which the store has had metadata.
 const SHIPPED: &str = "shipped";
+/// The last session that was begun.
+const SESSION: &str = "session";
 /// Ids are reserved in blocks of this many, so that most allocations touch no table.
 const ID_BLOCK: u64 = 65_536;
 
@@ -167,10 +169,14 @@ impl Namespace {
         Ok(Some(u64::from_le_bytes(number)))
     }
 
-    /// Another line begins here.
+    /// Another line begins here, of a random number. Its sessions are none of those that the line before has begun behind this state.
     pub fn begin_line(&self, number: u64) -> Result<()> {
         self.store.transact(|txn| -> Result<()> {
             txn.put(&keys::volume(LINE), number.to_le_bytes());
+            let last = objects::last_session(txn)?;
+            if last > 0 {
+                txn.put(&keys::volume(SESSION), (last + (number >> 32)).to_le_bytes());
+            }
             Ok(())
         })?;
         Ok(())

@@ -114,6 +114,7 @@ fn begin(
     let settings =
         Settings { upload_delay: args.upload_delay, memory_bytes: args.memory, inherited, ..Settings::default() };
     let tier = args.durability.unwrap_or(config.durability);
+    let available_bytes = available(&config, dir)?;
     let running = Running::of_volume(volume, dir, settings, tier, runtime.handle())?;
     args.scrub.start(running.vfs.cache());
     running.collect_garbage(args.gc.settings(), None);
@@ -122,7 +123,7 @@ fn begin(
         locks: None,
         passthrough,
         verify: args.reading.verify(),
-        available_bytes: available(&config, dir)?,
+        available_bytes,
     };
     let source = format!("local:{}", dir.display());
     match running.mount(source, options, &args.reading, mountpoint, taken, runtime) {

@@ -1,6 +1,6 @@
 //! Object records: what the uploader, gc and fsck ask for.
 
-use super::{DataChange, Namespace};
+use super::{DataChange, Namespace, SESSION};
 use crate::{
     Error, Result,
     extent::{Extent, FileExtents, Place, decode_runs},
@@ -173,12 +173,19 @@ impl Namespace {
 
     /// A new session of this volume.
     pub fn begin_session(&self) -> Result<SessionId> {
-        let key = keys::volume("session");
-        let done = self.write(|txn| {
-            let last = txn.get(&key)?.and_then(|v| Some(u64::from_le_bytes(v.get(..8)?.try_into().ok()?))).unwrap_or(0);
-            txn.put(&key, (last + 1).to_le_bytes());
-            Ok(SessionId(last + 1))
-        })?;
-        Ok(done.value)
+        Ok(self.write(next_session)?.value)
     }
+}
+
+/// A session that there was never before.
+pub(super) fn next_session(txn: &mut Txn<'_>) -> Result<SessionId> {
+    let session = last_session(txn)? + 1;
+    txn.put(&keys::volume(SESSION), session.to_le_bytes());
+    Ok(SessionId(session))
+}
+
+/// The number of the last session that was begun; 0 before the first one.
+pub(super) fn last_session(txn: &mut Txn<'_>) -> Result<u64> {
+    let last = txn.get(&keys::volume(SESSION))?;
+    Ok(last.and_then(|last| Some(u64::from_le_bytes(last.get(..8)?.try_into().ok()?))).unwrap_or(0))
 }

@@ -1,6 +1,6 @@
 //! What a mount elsewhere asks for in one piece, and the sessions that it does so in.
 
-use super::{Attr, Namespace, Read};
+use super::{Attr, Namespace, Read, objects::next_session};
 use crate::{
     Error, Result, keys,
     records::{Claimed, Inode, SessionRecord, flags},
@@ -89,11 +89,9 @@ impl Namespace {
 
     /// A new session with a name, which is there until [`Namespace::end_session`].
     pub(crate) fn begin_named_session(&self, name: &[u8]) -> Result<Committed<SessionId>> {
-        let (key, begun) = (keys::volume("session"), self.now());
+        let begun = self.now();
         self.store.transact(|txn| {
-            let last = txn.get(&key)?.and_then(|v| Some(u64::from_le_bytes(v.get(..8)?.try_into().ok()?))).unwrap_or(0);
-            let session = SessionId(last + 1);
-            txn.put(&key, session.0.to_le_bytes());
+            let session = next_session(txn)?;
             txn.put(
                 &keys::session(session),
                 SessionRecord { epoch: 1, begun, name: name.to_vec(), claimed: None, left: false }.encode(),
@@ -239,4 +237,46 @@ fn records_of(
         ControlFlow::Continue(())
     })?;
     Ok((bytes <= bytes_max).then_some(found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        Caller,
+        store::{MemoryLog, MemoryTables, MetaStore, Options},
+    };
+    use sluice_base::{ManualClock, Seq};
+    use std::sync::Arc;
+
+    fn names() -> Namespace {
+        let (tables, log) = (Arc::new(MemoryTables::default()), Arc::new(MemoryLog::default()));
+        let store = MetaStore::new(tables, log, Seq(0), Options::default());
+        let names = Namespace::new(Arc::new(store), Arc::new(ManualClock::default()));
+        names.format(Caller { uid: 0, gid: 0 }).expect("a root");
+        names
+    }
+
+    /// A host is lost with the sessions that it has begun and the store has not heard of; what is recovered begins other ones, each time.
+    #[test]
+    fn sessions_of_a_line_are_none_of_the_line_before() {
+        let sessions_of = |lines: &[u64]| {
+            let names = names();
+            let known = names.begin_named_session(b"known").unwrap().value;
+            assert_eq!(known, SessionId(1), "a new volume counts from one");
+            lines.iter().for_each(|line| names.begin_line(*line).unwrap());
+            (0..100).map(|_| names.begin_named_session(b"").unwrap().value).collect::<Vec<_>>()
+        };
+        let (lost, first, second) = (sessions_of(&[]), sessions_of(&[7 << 40]), sessions_of(&[7 << 40, 3 << 50]));
+        assert!(lost.last() < first.first(), "{lost:?} {first:?}");
+        assert!(first.last() < second.first(), "{first:?} {second:?}");
+    }
+
+    /// A volume's first line begins before anybody has a session.
+    #[test]
+    fn a_first_line_counts_sessions_from_one() {
+        let names = names();
+        names.begin_line(u64::MAX).unwrap();
+        assert_eq!(names.begin_session().unwrap(), SessionId(1));
+    }
 }

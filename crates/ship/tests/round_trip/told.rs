@@ -175,6 +175,19 @@ async fn who_begins_beside_a_recovery_is_not_cut_off() {
     assert!(outcomes.contains(&"in use") && outcomes.contains(&"moved"), "{outcomes:?}");
 }
 
+/// Whoever looks finds who has the volume from the moment on in which that counts.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_note_of_who_has_the_volume_is_there_before_it_counts() {
+    let rig = Rig::new(8);
+    rig.backend.plan(RequestKind::Put, Fault::None);
+    rig.backend.plan(RequestKind::Put, Fault::Hang);
+    let process = rig.start(Seq(0));
+    rig.until(|rig| rig.backend.count(RequestKind::Put) >= 2).await;
+    let below = async |directory| rig.store.list_blobs(directory).await.expect("a store").len();
+    assert_eq!((below("meta/in-use").await, below("meta/log").await), (1, 0));
+    process.end().await;
+}
+
 /// A volume that was made of something else: the old directory does not make the store its own, whoever comes first.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_volume_that_begins_anew_is_of_its_line_at_once() {
