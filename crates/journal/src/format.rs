@@ -155,13 +155,14 @@ pub(crate) struct Envelope {
     pub place: Place,
 }
 
-/// Puts a record with the payload `parts` into `buffer`, replacing what was there.
+/// Puts a record with the payload `parts` behind what is in `buffer`.
 pub(crate) fn put_record(buffer: &mut Vec<u8>, envelope: &Envelope, parts: &[&[u8]]) {
-    buffer.clear();
-    buffer.resize(RECORD_HEADER_BYTES, 0);
+    let start = buffer.len();
+    buffer.resize(start + RECORD_HEADER_BYTES, 0);
     parts.iter().for_each(|part| buffer.extend_from_slice(part));
-    let payload_bytes = buffer.len() - RECORD_HEADER_BYTES;
-    buffer.resize(stored_bytes(payload_bytes), 0);
+    let payload_bytes = buffer.len() - start - RECORD_HEADER_BYTES;
+    buffer.resize(start + stored_bytes(payload_bytes), 0);
+    let buffer = &mut buffer[start..];
     buffer[record::MAGIC..record::CRC].copy_from_slice(&RECORD_MAGIC);
     buffer[record::LENGTH..record::CLASS].copy_from_slice(&(payload_bytes as u32).to_le_bytes());
     buffer[record::CLASS] = match envelope.class {

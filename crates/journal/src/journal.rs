@@ -43,12 +43,21 @@ struct Inner {
     spares: Vec<PathBuf>,
     /// Where the next record goes in the active segment.
     offset: u64,
+    /// Up to here the active segment was written, by this life of it or an earlier one: a multiple of [`PAGE_BYTES`].
+    filled: u64,
     next_seq: Seq,
     /// Sizes of all segments but the active one.
     closed_bytes: u64,
-    /// The record under assembly, kept so that appends allocate nothing.
+    /// What the active segment has from the last page's start up to `offset`; while a record is appended, that behind it. Kept so that appends
+    /// allocate nothing.
     buffer: Vec<u8>,
 }
+
+/// Appends write whole pages: what the page cache has not, as of a segment that was used long ago, would be read first.
+const PAGE_BYTES: u64 = 4096;
+/// A segment that was never written is so many bytes ahead of its records, with zeros: a sync of what has its place on the disk already writes that and nothing
+/// else, where a file system otherwise notes with each one what is no longer without contents. A sync of these is not much longer than others.
+const FILL_BYTES: u64 = 256 << 10;
 
 impl Inner {
     fn active(&self) -> &Segment {
@@ -57,6 +66,21 @@ impl Inner {
 
     fn used_bytes(&self) -> u64 {
         self.closed_bytes + self.offset
+    }
+
+    /// The first byte of `buffer` in the active segment.
+    fn page(&self) -> u64 {
+        self.offset - self.offset % PAGE_BYTES
+    }
+
+    /// Goes on behind the record in `buffer`.
+    fn go_on(&mut self) {
+        let page = self.page();
+        self.offset = page + self.buffer.len() as u64;
+        let kept = (self.page() - page) as usize;
+        self.buffer.copy_within(kept.., 0);
+        self.buffer.truncate(self.buffer.len() - kept);
+        self.next_seq = Seq(self.next_seq.0 + 1);
     }
 }
 
@@ -97,14 +121,17 @@ impl Journal {
         let written = state.next_seq.0 - 1;
         let closed_bytes = state.segments.iter().rev().skip(1).map(|segment| segment.bytes).sum();
         let used = AtomicU64::new(closed_bytes + state.offset);
-        let inner = Inner {
+        let mut inner = Inner {
             segments: state.segments,
             spares: state.spares,
             offset: state.offset,
+            filled: state.offset.next_multiple_of(PAGE_BYTES),
             next_seq: state.next_seq,
             closed_bytes,
-            buffer: Vec::new(),
+            buffer: vec![0; (state.offset % PAGE_BYTES) as usize],
         };
+        let (page, active) = (inner.page(), inner.active().clone());
+        active.file.read_exact_at(&mut inner.buffer, page).map_err(JournalError::io("read", &active.path))?;
         let journal = Journal {
             directory,
             inner: Mutex::new(inner),
@@ -135,12 +162,20 @@ impl Journal {
         let active = inner.segments.back().expect("a journal has an active segment");
         let (seq, place) = (inner.next_seq, active.place);
         let envelope = Envelope { seq, synced: self.synced(), boot: self.options().boot(), class, place };
+        let (page, kept) = (inner.page(), inner.buffer.len());
         format::put_record(&mut inner.buffer, &envelope, parts);
-        if let Err(source) = active.file.write_all_at(&inner.buffer, inner.offset) {
+        let record_end = inner.buffer.len();
+        let end = (page + record_end as u64).next_multiple_of(PAGE_BYTES);
+        let end = if end > inner.filled { (end + FILL_BYTES).min(active.bytes) } else { end };
+        inner.buffer.resize((end - page) as usize, 0);
+        let written = active.file.write_all_at(&inner.buffer, page);
+        if let Err(source) = written {
+            inner.buffer.truncate(kept);
             return Err(self.undo(inner, JournalError::io("write to", &inner.active().path)(source)));
         }
-        inner.offset += inner.buffer.len() as u64;
-        inner.next_seq = Seq(seq.0 + 1);
+        inner.buffer.truncate(record_end);
+        inner.filled = inner.filled.max(end);
+        inner.go_on();
         self.used.store(inner.used_bytes(), Ordering::Relaxed);
         self.written.store(seq.0, Ordering::Release);
         Ok(seq)
@@ -316,10 +351,12 @@ impl Journal {
         let spare = inner.spares.last().map(PathBuf::as_path);
         match self.directory.create(inner.active().number + 1, inner.next_seq, spare) {
             Ok(segment) => {
-                inner.spares.pop();
+                let is_new = inner.spares.pop().is_none();
+                inner.filled = if is_new { SEGMENT_HEADER_BYTES } else { segment.bytes };
                 inner.closed_bytes += inner.active().bytes;
                 inner.segments.push_back(segment);
                 inner.offset = SEGMENT_HEADER_BYTES;
+                inner.buffer.clear();
                 Ok(())
             }
             Err(error) if error.is_no_room() => Err(JournalError::DiskFull { dir: self.options().dir.clone() }),

@@ -16,8 +16,9 @@ use std::{
     sync::Arc,
 };
 
-/// Retired segments kept for reuse: their blocks are already written, which makes fdatasync cheaper than on fresh ones.
-pub(crate) const SPARES_MAX: usize = 2;
+/// Retired segments kept for reuse: their blocks are already written, which makes fdatasync cheaper than on fresh ones. As many as uploads
+/// free at a time.
+pub(crate) const SPARES_MAX: usize = 4;
 
 /// A live segment.
 #[derive(Clone)]

@@ -8,7 +8,7 @@ fn record(seq: u64, parts: &[&[u8]]) -> Vec<u8> {
     let envelope = Envelope { seq: Seq(seq), synced: Seq(seq - 1), boot: 9, class: Class::Data, place };
     let mut buffer = vec![0xff; 99];
     put_record(&mut buffer, &envelope, parts);
-    buffer
+    buffer.split_off(99)
 }
 
 #[test]
