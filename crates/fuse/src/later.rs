@@ -3,8 +3,10 @@
 //! Each has a [`Ticket`] in its task, which brings the outcome to the reactor that took the request, whatever happens
 //! to the task, and a place in [`Waiting`], where INTERRUPT finds it.
 
+use crate::channel::Way;
+use crate::device::Device;
 use crate::handler::{Interruptible, LateReply};
-use crate::reactor::Peer;
+use crate::reactor::{Peer, pieces, sendable};
 use crate::session::Shared;
 use crate::waiting::Waiting;
 use parking_lot::Mutex;
@@ -83,9 +85,18 @@ impl Inbox {
     }
 }
 
+/// Where whoever has the outcome answers himself, which spares him to wake the reactor that took the request.
+#[derive(Clone)]
+pub(crate) struct Direct {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) peer: Arc<Peer>,
+    pub(crate) device: Arc<Device>,
+}
+
 /// Brings exactly one completion: EIO when the task panicked or the runtime was shut down.
 struct Ticket {
     inbox: Arc<Inbox>,
+    direct: Option<Direct>,
     waiting: Arc<Waiting>,
     unique: u64,
     /// Nothing, when somebody else answers.
@@ -109,7 +120,14 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         let Some(outcome) = self.outcome.take() else { return };
         self.waiting.leave(self.unique);
-        self.inbox.push(Completion { unique: self.unique, outcome });
+        match self.direct.take() {
+            None => self.inbox.push(Completion { unique: self.unique, outcome }),
+            Some(Direct { shared, peer, device }) => {
+                let (error, body) = sendable(outcome);
+                peer.send(&device, self.unique, error, pieces(&body));
+                peer.later_ended(&shared.pause);
+            }
+        }
     }
 }
 
@@ -133,17 +151,22 @@ pub(crate) fn spawn(
 ) {
     let interrupted = waiting.enter(unique);
     let (inbox, waiting) = (Arc::clone(inbox), Arc::clone(waiting));
-    let ticket = Ticket { inbox, waiting, unique, outcome: Some(Err(Errno::EIO)) };
+    let ticket = Ticket { inbox, direct: None, waiting, unique, outcome: Some(Err(Errno::EIO)) };
     runtime.spawn(async move {
         let outcome = with_grace(future, interrupted, grace).await;
         ticket.settle(outcome);
     });
 }
 
-/// As [`begin`], for a future that is polled here and by whoever wakes it.
-pub(crate) fn begin_soon(shared: &Shared, peer: &Peer, unique: u64, future: LateFuture) {
+/// As [`begin`], for a future that is polled here and by whoever wakes it, who answers where the request came over a device.
+pub(crate) fn begin_soon(shared: &Arc<Shared>, peer: &Arc<Peer>, unique: u64, way: Way, future: LateFuture) {
     peer.later.fetch_add(1, SeqCst);
-    attend(&shared.runtime, future, unique, (&peer.inbox, &shared.waiting), shared.interrupt_grace);
+    let direct = match way {
+        Way::Device(device) => Some(Direct { shared: shared.clone(), peer: peer.clone(), device }),
+        Way::Ring(_) => None,
+    };
+    let route = (&peer.inbox, direct, &shared.waiting);
+    attend(&shared.runtime, future, unique, route, shared.interrupt_grace);
 }
 
 /// As [`spawn`], without a task: `runtime` is for what is interrupted.
@@ -151,12 +174,12 @@ fn attend(
     runtime: &tokio::runtime::Handle,
     future: LateFuture,
     unique: u64,
-    (inbox, waiting): (&Arc<Inbox>, &Arc<Waiting>),
+    (inbox, direct, waiting): (&Arc<Inbox>, Option<Direct>, &Arc<Waiting>),
     grace: Duration,
 ) {
     let interrupted = waiting.enter(unique);
     let (inbox, waiting) = (Arc::clone(inbox), Arc::clone(waiting));
-    let ticket = Ticket { inbox, waiting, unique, outcome: Some(Err(Errno::EIO)) };
+    let ticket = Ticket { inbox, direct, waiting, unique, outcome: Some(Err(Errno::EIO)) };
     let state = Mutex::new(Some(Attended { future, interrupted, ticket }));
     Arc::new(Attendant { state, wakes: AtomicUsize::new(0), runtime: runtime.clone(), grace }).wake();
 }
@@ -236,7 +259,7 @@ pub(crate) fn spawn_interruptible(
 ) {
     let (interrupted, parked) = waiting.enter_patient(unique);
     let (inbox, waiting) = (Arc::clone(inbox), Arc::clone(waiting));
-    let ticket = Ticket { inbox, waiting, unique, outcome: Some(Err(Errno::EIO)) };
+    let ticket = Ticket { inbox, direct: None, waiting, unique, outcome: Some(Err(Errno::EIO)) };
     let interrupted = Box::pin(async move {
         if interrupted.await.is_err() {
             std::future::pending().await

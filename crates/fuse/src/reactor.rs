@@ -16,7 +16,7 @@ use crate::later::{self, Completion, Inbox, Parked};
 use crate::memory::PageBuffer;
 use crate::pause::Pause;
 use crate::pipes::Pipes;
-use crate::reply::ReplyBuffer;
+use crate::reply::{Body, ReplyBuffer};
 use crate::request::{Malformed, Operation, Request};
 use crate::ring::Ring;
 use crate::session::Shared;
@@ -386,7 +386,7 @@ impl Reactor {
             }
             Answer::Soon(future) => {
                 add(&self.peer.counters.later);
-                later::begin_soon(&self.shared, &self.peer, unique, future);
+                later::begin_soon(&self.shared, &self.peer, unique, self.channel.way(&self.peer), future);
                 Written::Taken
             }
             // Only a request itself may be patient, not what it becomes.
@@ -434,20 +434,10 @@ impl Reactor {
         self.peer.inbox.drain(&mut completions);
         for Completion { unique, outcome } in completions.drain(..) {
             self.peer.later.fetch_sub(1, SeqCst);
-            self.send_late(unique, outcome);
+            let (error, body) = sendable(outcome);
+            self.channel.send(&self.peer, unique, error, pieces(&body));
         }
         self.completions = completions;
-    }
-
-    fn send_late(&mut self, unique: u64, outcome: LateReply) {
-        let (channel, peer) = (&mut self.channel, &*self.peer);
-        match outcome {
-            Err(error) => channel.send(peer, unique, error.0, std::iter::empty()),
-            Ok(body) if body.as_pieces().len() <= PIECES_MAX => {
-                channel.send(peer, unique, 0, body.as_pieces().iter().map(|piece| &piece[..]))
-            }
-            Ok(body) => channel.send(peer, unique, 0, std::iter::once(&body.as_pieces().concat()[..])),
-        };
     }
 
     /// Waits for the channel, unless too many requests are being answered later, and for completions.
@@ -468,6 +458,20 @@ impl Reactor {
         let is_wanted = is_wanted && self.takes_requests();
         self.channel.wait(is_wanted, &self.peer.inbox, descriptor, self.begun > 0)
     }
+}
+
+/// An outcome as error, 0 for none, and body that a device takes.
+pub(crate) fn sendable(outcome: LateReply) -> (i32, Body) {
+    match outcome {
+        Err(error) => (error.0, Body::empty()),
+        Ok(body) if body.as_pieces().len() <= PIECES_MAX => (0, body),
+        Ok(body) => (0, Body::from(body.as_pieces().concat())),
+    }
+}
+
+/// What is sent of a body.
+pub(crate) fn pieces(body: &Body) -> impl Iterator<Item = &[u8]> {
+    body.as_pieces().iter().map(|piece| &piece[..])
 }
 
 /// What the handler answers; a panic is EIO.

@@ -19,7 +19,7 @@ impl Setup {
     }
 
     fn attend(&self, unique: u64, future: impl Future<Output = LateReply> + Send + 'static) {
-        let route = (&self.inbox, &self.waiting);
+        let route = (&self.inbox, None, &self.waiting);
         attend(self.runtime.handle(), Box::pin(future), unique, route, Duration::from_millis(20));
     }
 
