@@ -146,10 +146,12 @@ impl Running {
     }
 
     /// Ends what has not come to anything: where nothing is left to store, the volume is at rest as before.
-    pub fn give_up(self, runtime: &Runtime) -> anyhow::Result<()> {
+    pub fn give_up(self, runtime: &Runtime) {
         const WAIT: Duration = Duration::from_secs(5);
         let _ = runtime.block_on(async { tokio::time::timeout(WAIT, self.drain()).await });
-        self.end()
+        if let Err(error) = self.end() {
+            note!("{error:#}");
+        }
     }
 
     /// Even when the store is unreachable, what is acked is in the journal: the order is for a quick next start.

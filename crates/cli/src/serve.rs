@@ -138,7 +138,7 @@ fn serve(args: &ServeArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<Exit
     let sessions = match opened {
         Ok(sessions) => sessions,
         Err(error) => {
-            running.give_up(runtime)?;
+            running.give_up(runtime);
             return Err(error.into());
         }
     };
@@ -205,7 +205,11 @@ fn serve(args: &ServeArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<Exit
         drop(drained);
         Ok::<_, anyhow::Error>(lacks)
     });
-    if result.is_err() { running.give_up(runtime) } else { running.end() }?;
+    if result.is_err() {
+        running.give_up(runtime)
+    } else {
+        running.end()?
+    }
     drop(socket);
     let Some(lacks) = result? else { return Ok(ExitCode::SUCCESS) };
     note!("{} is not served any more, but the store lacks {}", dir.display(), lacks.what);

@@ -3,8 +3,6 @@
 //! Each has a [`Ticket`] in its task, which brings the outcome to the reactor that took the request, whatever happens
 //! to the task, and a place in [`Waiting`], where INTERRUPT finds it.
 
-use crate::channel::Way;
-use crate::device::Device;
 use crate::handler::{Interruptible, LateReply};
 use crate::reactor::{Peer, pieces, sendable};
 use crate::session::Shared;
@@ -16,8 +14,8 @@ use sluice_base::Errno;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Weak};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 use tokio::sync::oneshot;
@@ -85,12 +83,23 @@ impl Inbox {
     }
 }
 
-/// Where whoever has the outcome answers himself, which spares him to wake the reactor that took the request.
-#[derive(Clone)]
-pub(crate) struct Direct {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) peer: Arc<Peer>,
-    pub(crate) device: Arc<Device>,
+/// Where whoever has the outcome answers himself, over the peer's device, which spares him to wake the reactor. Nothing here keeps a mount whose
+/// reactors have ended.
+struct Direct {
+    shared: Weak<Shared>,
+    peer: Arc<Peer>,
+}
+
+impl Direct {
+    fn answer(self, unique: u64, outcome: LateReply) {
+        if let Some(device) = self.peer.device.get().and_then(Weak::upgrade) {
+            let (error, body) = sendable(outcome);
+            self.peer.send(&device, unique, error, pieces(&body));
+        }
+        if let Some(shared) = self.shared.upgrade() {
+            self.peer.later_ended(&shared.pause);
+        }
+    }
 }
 
 /// Brings exactly one completion: EIO when the task panicked or the runtime was shut down.
@@ -122,11 +131,7 @@ impl Drop for Ticket {
         self.waiting.leave(self.unique);
         match self.direct.take() {
             None => self.inbox.push(Completion { unique: self.unique, outcome }),
-            Some(Direct { shared, peer, device }) => {
-                let (error, body) = sendable(outcome);
-                peer.send(&device, self.unique, error, pieces(&body));
-                peer.later_ended(&shared.pause);
-            }
+            Some(direct) => direct.answer(self.unique, outcome),
         }
     }
 }
@@ -159,12 +164,9 @@ pub(crate) fn spawn(
 }
 
 /// As [`begin`], for a future that is polled here and by whoever wakes it, who answers where the request came over a device.
-pub(crate) fn begin_soon(shared: &Arc<Shared>, peer: &Arc<Peer>, unique: u64, way: Way, future: LateFuture) {
+pub(crate) fn begin_soon(shared: &Arc<Shared>, peer: &Arc<Peer>, unique: u64, future: LateFuture) {
     peer.later.fetch_add(1, SeqCst);
-    let direct = match way {
-        Way::Device(device) => Some(Direct { shared: shared.clone(), peer: peer.clone(), device }),
-        Way::Ring(_) => None,
-    };
+    let direct = peer.device.get().map(|_| Direct { shared: Arc::downgrade(shared), peer: peer.clone() });
     let route = (&peer.inbox, direct, &shared.waiting);
     attend(&shared.runtime, future, unique, route, shared.interrupt_grace);
 }

@@ -386,7 +386,7 @@ impl Reactor {
             }
             Answer::Soon(future) => {
                 add(&self.peer.counters.later);
-                later::begin_soon(&self.shared, &self.peer, unique, self.channel.way(&self.peer), future);
+                later::begin_soon(&self.shared, &self.peer, unique, future);
                 Written::Taken
             }
             // Only a request itself may be patient, not what it becomes.

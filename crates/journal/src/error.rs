@@ -149,7 +149,12 @@ impl JournalError {
 
     /// Whether it comes from a disk or a quota without room.
     pub(crate) fn is_no_room(&self) -> bool {
-        use io::ErrorKind::{QuotaExceeded, StorageFull};
-        matches!(self, Self::Io { source, .. } if matches!(source.kind(), StorageFull | QuotaExceeded))
+        matches!(self, Self::Io { source, .. } if is_no_room(source))
     }
+}
+
+/// Whether a disk or a quota has no room.
+pub(crate) fn is_no_room(error: &io::Error) -> bool {
+    use io::ErrorKind::{QuotaExceeded, StorageFull};
+    matches!(error.kind(), StorageFull | QuotaExceeded)
 }

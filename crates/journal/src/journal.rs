@@ -6,7 +6,7 @@
 //! come back clean.
 
 use crate::{
-    Class, JournalError, JournalOptions, OnRecord, Recovered,
+    Class, JournalError, JournalOptions, OnRecord, Recovered, error,
     format::{self, Envelope, RECORD_HEADER_BYTES, SEGMENT_HEADER_BYTES},
     recovery,
     segments::{Directory, SPARES_MAX, Segment, sync_failed},
@@ -43,7 +43,7 @@ struct Inner {
     spares: Vec<PathBuf>,
     /// Where the next record goes in the active segment.
     offset: u64,
-    /// Up to here the active segment was written, by this life of it or an earlier one: a multiple of [`PAGE_BYTES`].
+    /// Up to here the active segment is taken to have been written, by this life of it or an earlier one: a multiple of [`PAGE_BYTES`].
     filled: u64,
     next_seq: Seq,
     /// Sizes of all segments but the active one.
@@ -165,10 +165,14 @@ impl Journal {
         let (page, kept) = (inner.page(), inner.buffer.len());
         format::put_record(&mut inner.buffer, &envelope, parts);
         let record_end = inner.buffer.len();
-        let end = (page + record_end as u64).next_multiple_of(PAGE_BYTES);
-        let end = if end > inner.filled { (end + FILL_BYTES).min(active.bytes) } else { end };
+        let needed = (page + record_end as u64).next_multiple_of(PAGE_BYTES);
+        let end = if needed > inner.filled { (needed + FILL_BYTES).min(active.bytes) } else { needed };
         inner.buffer.resize((end - page) as usize, 0);
-        let written = active.file.write_all_at(&inner.buffer, page);
+        let mut written = active.file.write_all_at(&inner.buffer, page);
+        if end > needed && written.as_ref().is_err_and(error::is_no_room) {
+            // A copy-on-write disk may have room for the record alone.
+            written = active.file.write_all_at(&inner.buffer[..(needed - page) as usize], page);
+        }
         if let Err(source) = written {
             inner.buffer.truncate(kept);
             return Err(self.undo(inner, JournalError::io("write to", &inner.active().path)(source)));

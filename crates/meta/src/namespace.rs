@@ -105,6 +105,11 @@ const LINE: &str = "line";
 const SHIPPED: &str = "shipped";
 /// The last session that was begun.
 const SESSION: &str = "session";
+/// The next inode number or cookie.
+const IDS: &str = "ids";
+/// A line counts from so far behind the state that it begins with, and up to twice that: more than is given away before the store hears of it, and 200
+/// lines have inode numbers of 32 bits.
+const LINE_APART: u64 = 1 << 24;
 /// Ids are reserved in blocks of this many, so that most allocations touch no table.
 const ID_BLOCK: u64 = 65_536;
 
@@ -146,7 +151,7 @@ impl Namespace {
             txn.put(&keys::inode(Ino::ROOT), root.encode());
             txn.put(&keys::dir_stat(Ino::ROOT), DirStat::empty(now).encode());
             // Numbers below 16 are kept for `.` and `..` as cookies, and for what may come.
-            txn.put(&keys::volume("ids"), 16u64.to_le_bytes());
+            txn.put(&keys::volume(IDS), 16u64.to_le_bytes());
             txn.merge(&keys::volume("usage"), Box::new(Usage { bytes: 0, inodes: 1 }));
             Ok(())
         })?;
@@ -157,7 +162,13 @@ impl Namespace {
     pub fn line(&self, fresh: u64) -> Result<u64> {
         match self.known_line()? {
             Some(number) => Ok(number),
-            None => self.begin_line(fresh).map(|()| fresh),
+            None => {
+                self.store.transact(|txn| -> Result<()> {
+                    txn.put(&keys::volume(LINE), fresh.to_le_bytes());
+                    Ok(())
+                })?;
+                Ok(fresh)
+            }
         }
     }
 
@@ -169,16 +180,18 @@ impl Namespace {
         Ok(Some(u64::from_le_bytes(number)))
     }
 
-    /// Another line begins here, of a random number. Its sessions are none of those that the line before has begun behind this state.
+    /// Another line begins here, of a random number. What the one before has given away behind this state, of which mounts that go on may still speak, is
+    /// not given again: numbers of sessions, inodes and cookies.
     pub fn begin_line(&self, number: u64) -> Result<()> {
+        let moved = LINE_APART + (number >> 40);
         self.store.transact(|txn| -> Result<()> {
             txn.put(&keys::volume(LINE), number.to_le_bytes());
-            let last = objects::last_session(txn)?;
-            if last > 0 {
-                txn.put(&keys::volume(SESSION), (last + (number >> 32)).to_le_bytes());
+            for (counter, last) in [(IDS, last_id(txn)?), (SESSION, last_session(txn)?)] {
+                txn.put(&keys::volume(counter), (last + moved).to_le_bytes());
             }
             Ok(())
         })?;
+        self.ids.lock().block = 0..0;
         Ok(())
     }
 
@@ -215,11 +228,9 @@ impl Namespace {
         if let Some(id) = ids.block.next() {
             return Ok(id);
         }
-        let key = keys::volume("ids");
         let block = self.store.transact(|txn| -> Result<u64> {
-            let first = txn.get(&key)?.and_then(|v| Some(u64::from_le_bytes(v.get(..8)?.try_into().ok()?)));
-            let first = first.ok_or_else(|| Error::Corrupt("the id counter is missing".into()))?;
-            txn.put(&key, (first + ID_BLOCK).to_le_bytes());
+            let first = last_id(txn)?;
+            txn.put(&keys::volume(IDS), (first + ID_BLOCK).to_le_bytes());
             Ok(first)
         })?;
         if ids.durable {
@@ -241,6 +252,21 @@ impl Namespace {
             Some(once) => once.write(&self.store, f),
         }
     }
+}
+
+/// Below this all inode numbers and cookies are given away, or left out.
+fn last_id(txn: &mut Txn<'_>) -> Result<u64> {
+    counted(txn, IDS)?.ok_or_else(|| Error::Corrupt("the id counter is missing".into()))
+}
+
+/// The last session that was begun; 0 before the first one.
+fn last_session(txn: &mut Txn<'_>) -> Result<u64> {
+    Ok(counted(txn, SESSION)?.unwrap_or(0))
+}
+
+fn counted(txn: &mut Txn<'_>, counter: &str) -> Result<Option<u64>> {
+    let count = txn.get(&keys::volume(counter))?;
+    Ok(count.and_then(|count| Some(u64::from_le_bytes(count.get(..8)?.try_into().ok()?))))
 }
 
 /// An inode with one link and all times `now`.

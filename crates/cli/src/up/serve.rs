@@ -65,7 +65,11 @@ pub fn serve(args: &UpArgs, dir: &Path, mountpoint: &Path, runtime: &Runtime) ->
     let result = runtime.block_on(until_the_end(server, &what, &socket, detaching, has_ended));
     mount.wait();
     drop((monitor, mount));
-    if result.is_err() { running.give_up(runtime) } else { running.end() }?;
+    if result.is_err() {
+        running.give_up(runtime)
+    } else {
+        running.end()?
+    }
     drop(socket);
     let (code, _watchers) = result?.tell(&what, runtime);
     Ok(code)
@@ -129,7 +133,7 @@ fn begin(
     match running.mount(source, options, &args.reading, mountpoint, taken, runtime) {
         Ok((mount, has_ended)) => Ok(Mounted { running, mount, has_ended, socket, metrics, probe, detaching, config }),
         Err(error) => {
-            running.give_up(runtime)?;
+            running.give_up(runtime);
             Err(error)
         }
     }

@@ -205,7 +205,7 @@ impl Toy {
                 self.state().list(ino, offset, |entry, next, name| out.push(entry, next, name))?;
             }
             Operation::Flush { .. } | Operation::Release { .. } | Operation::ReleaseDir { .. } => {}
-            Operation::Fsync { .. } => return Ok(Answer::later(async { Ok(Body::empty()) })),
+            Operation::Fsync { .. } => return Ok(Answer::Soon(Box::pin(async { Ok(Body::empty()) }))),
             Operation::StatFs => reply.statfs(&sluice_fuse::StatFs { namelen: 255, bsize: 4096, ..Default::default() }),
             _ => return Err(Errno::ENOSYS),
         }

@@ -1,6 +1,6 @@
 //! Object records: what the uploader, gc and fsck ask for.
 
-use super::{DataChange, Namespace, SESSION};
+use super::{DataChange, Namespace, SESSION, last_session};
 use crate::{
     Error, Result,
     extent::{Extent, FileExtents, Place, decode_runs},
@@ -182,10 +182,4 @@ pub(super) fn next_session(txn: &mut Txn<'_>) -> Result<SessionId> {
     let session = last_session(txn)? + 1;
     txn.put(&keys::volume(SESSION), session.to_le_bytes());
     Ok(SessionId(session))
-}
-
-/// The number of the last session that was begun; 0 before the first one.
-pub(super) fn last_session(txn: &mut Txn<'_>) -> Result<u64> {
-    let last = txn.get(&keys::volume(SESSION))?;
-    Ok(last.and_then(|last| Some(u64::from_le_bytes(last.get(..8)?.try_into().ok()?))).unwrap_or(0))
 }

@@ -257,26 +257,31 @@ mod tests {
         names
     }
 
-    /// A host is lost with the sessions that it has begun and the store has not heard of; what is recovered begins other ones, each time.
+    /// A host is lost with what it has given away and the store has not heard of; what is recovered gives away something else, each time.
     #[test]
-    fn sessions_of_a_line_are_none_of_the_line_before() {
-        let sessions_of = |lines: &[u64]| {
+    fn what_a_line_gives_away_is_nothing_of_the_line_before() {
+        let given_by = |lines: &[u64]| {
             let names = names();
             let known = names.begin_named_session(b"known").unwrap().value;
             assert_eq!(known, SessionId(1), "a new volume counts from one");
+            let known = names.next_id().unwrap();
             lines.iter().for_each(|line| names.begin_line(*line).unwrap());
-            (0..100).map(|_| names.begin_named_session(b"").unwrap().value).collect::<Vec<_>>()
+            let sessions: Vec<_> = (0..100).map(|_| names.begin_named_session(b"").unwrap().value.0).collect();
+            let ids: Vec<_> = (0..100_000).map(|_| names.next_id().unwrap()).collect();
+            assert!(known < ids[0]);
+            [sessions, ids]
         };
-        let (lost, first, second) = (sessions_of(&[]), sessions_of(&[7 << 40]), sessions_of(&[7 << 40, 3 << 50]));
-        assert!(lost.last() < first.first(), "{lost:?} {first:?}");
-        assert!(first.last() < second.first(), "{first:?} {second:?}");
+        let (lost, first, second) = (given_by(&[]), given_by(&[7 << 40]), given_by(&[7 << 40, 3 << 50]));
+        for (lost, (first, second)) in lost.iter().zip(first.iter().zip(&second)) {
+            assert!(lost.last() < first.first(), "{:?} {:?}", lost.last(), first.first());
+            assert!(first.last() < second.first(), "{:?} {:?}", first.last(), second.first());
+        }
     }
 
-    /// A volume's first line begins before anybody has a session.
     #[test]
     fn a_first_line_counts_sessions_from_one() {
         let names = names();
-        names.begin_line(u64::MAX).unwrap();
+        names.line(u64::MAX).unwrap();
         assert_eq!(names.begin_session().unwrap(), SessionId(1));
     }
 }
