@@ -105,12 +105,10 @@ impl Session {
         pushes: u64,
         (life, line): (u32, u64),
     ) -> Self {
-        let retained = Retained::default();
-        retained.begin_life(life);
         Self {
             life: AtomicU32::new(life),
             line: AtomicU64::new(line),
-            retained,
+            retained: Retained::new(life, last_number),
             id,
             pushes,
             epoch: AtomicU64::new(epoch.into()),
@@ -326,6 +324,21 @@ impl Remote {
         *silence = Some((since, why));
     }
 
+    /// What a server of another line than before lacks of this session is lost, unless it can get all of it.
+    fn look_at_line(&self, life: u32, line: u64, numbers: u64) {
+        if self.session.line.swap(line, SeqCst) == line {
+            return;
+        }
+        let held: Vec<Ino> = self.held.lock().iter().copied().collect();
+        if let Some(kept) = self.session.retained.begin_line(life, numbers, held.into_iter()) {
+            tracing::error!(
+                kept,
+                "the server goes on from an earlier state of the volume: what this mount did in the last seconds before it was recovered from \
+                 its store is lost, and the next sync of each file that is open fails once"
+            );
+        }
+    }
+
     /// Goes on with the session, unless somebody else did since resumption `seen`.
     fn resume(&self, seen: u64, why: &Fault) -> Result<()> {
         let mut resumed = self.session.resumed.lock();
@@ -357,6 +370,7 @@ impl Remote {
                     self.locks.trust();
                 }
                 resumed.unanswered = false;
+                self.look_at_line(life, answer.line, answer.numbers);
                 if self.session.life.load(SeqCst) != life && !self.send_again(life)? {
                     return Ok(());
                 }

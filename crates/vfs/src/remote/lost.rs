@@ -4,7 +4,7 @@ use sluice_base::Ino;
 use std::collections::BTreeSet;
 
 /// Files that are remembered.
-const LOST_MAX: usize = 4096;
+const LOST_MAX: usize = 65_536;
 
 /// What is remembered of losses that nobody was told of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

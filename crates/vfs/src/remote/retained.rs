@@ -3,6 +3,9 @@
 //! The server answers a change when it is written, not when it is durable. Until the head of an answer says that it is durable, the
 //! change is kept here, as bytes; a server that was started again gets it again, under its number, before anything new. What is
 //! refused then, because another mount's change came between, is lost, which the file's next sync tells.
+//!
+//! A server that was recovered from its store goes on from earlier, without some of what had been durable. It gets what is kept only where that is all that it
+//! lacks: to unlink a file there whose copy is lost would lose both.
 
 use super::lost::{Losses, Lost};
 use sluice_base::Ino;
@@ -40,6 +43,8 @@ struct State {
     bytes: usize,
     /// The run of the server whose answers are taken.
     life: u32,
+    /// The highest number of a change that is not kept because it was durable.
+    durable: u64,
     lost: Lost,
 }
 
@@ -53,9 +58,40 @@ impl State {
             self.bytes -= entry.kept.fields.len();
         }
     }
+
+    fn became_durable(&mut self, number: u64) {
+        self.remove(number);
+        self.durable = self.durable.max(number);
+    }
+
+    fn lose(&mut self, number: u64) {
+        let inos = self.changes.get(&number).map(|entry| entry.kept.inos.clone()).unwrap_or_default();
+        inos.into_iter().for_each(|ino| self.lost.add(ino));
+        self.remove(number);
+    }
 }
 
 impl Retained {
+    /// Of a session that has nothing to send again up to number `last`.
+    pub fn new(life: u32, last: u64) -> Self {
+        Self(Mutex::new(State { life, durable: last, ..State::default() }))
+    }
+
+    /// Answers of a run of the server count whose volume was recovered, with changes of this session up to number `known`. Where that is not all that
+    /// had been durable, what is kept is lost as well, with what was done to `held` files: how many changes are not sent again then.
+    pub fn begin_line(&self, life: u32, known: u64, held: impl Iterator<Item = Ino>) -> Option<usize> {
+        let state = &mut *self.0.lock();
+        state.life = life;
+        if state.durable <= known {
+            return None;
+        }
+        let numbers: Vec<u64> = state.changes.keys().copied().collect();
+        numbers.iter().for_each(|number| state.lose(*number));
+        held.for_each(|ino| state.lost.add(ino));
+        state.durable = known;
+        Some(numbers.len())
+    }
+
     /// Answers of this run of the server count from now on.
     pub fn begin_life(&self, life: u32) {
         self.0.lock().life = life;
@@ -73,6 +109,8 @@ impl Retained {
             let kept = kept();
             state.bytes += kept.fields.len();
             state.changes.insert(number, Entry { kept, life: head.life, record: head.record });
+        } else {
+            state.durable = state.durable.max(number);
         }
         true
     }
@@ -84,7 +122,7 @@ impl Retained {
         // Nearly in the order of their records: a look at the first is enough for every answer.
         while let Some((number, _)) = state.changes.first_key_value().filter(|(_, entry)| durable(entry)) {
             let number = *number;
-            state.remove(number);
+            state.became_durable(number);
         }
     }
 
@@ -132,15 +170,12 @@ impl Retained {
 
     /// A change is durable after all.
     pub fn forget(&self, number: u64) {
-        self.0.lock().remove(number);
+        self.0.lock().became_durable(number);
     }
 
     /// A change is lost.
     pub fn lose(&self, number: u64) {
-        let mut state = self.0.lock();
-        let Some(entry) = state.changes.get(&number) else { return };
-        entry.kept.inos.clone().into_iter().for_each(|ino| state.lost.add(ino));
-        state.remove(number);
+        self.0.lock().lose(number);
     }
 
     /// What was lost and not told.

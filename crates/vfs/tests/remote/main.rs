@@ -99,11 +99,15 @@ fn an_answer_that_is_lost_with_the_power_is_asked_for_again() {
     rig.check();
 }
 
-/// To be survived: a volume goes on from what its store had, from before more changes of a mount than the server lets be unseen.
+/// To be survived: a volume goes on from what its store had, from before more changes of a mount than the server lets be unseen. What was durable is lost, so what
+/// came after it is not done there either, and who has a file open is told.
 #[test]
-fn a_server_that_goes_on_from_far_earlier_gets_what_is_kept() {
+fn a_server_that_was_recovered_from_far_earlier_gets_nothing_of_before() {
     let rig = Rig::new();
     let a = rig.mount("a");
+    let old = a.create(ROOT, "old");
+    a.write(old, b"bytes");
+    a.keep();
     let early = rig.server_copy();
     for number in 0..1200 {
         a.create(ROOT, &format!("file-{number}"));
@@ -111,17 +115,38 @@ fn a_server_that_goes_on_from_far_earlier_gets_what_is_kept() {
             a.keep();
         }
     }
-    let last = a.create(ROOT, "last");
-    rig.go_on_from(&early);
+    let copy = a.create(ROOT, "copy of old");
+    a.run(|a| a.sync(Some(copy))).unwrap();
+    a.run(|a| a.unlink(ROOT, b"old")).unwrap();
+    rig.recover(&early, 7 << 40);
     let (sender, found) = std::sync::mpsc::channel();
     let asker = std::thread::Builder::new().name("asker".into()).spawn(move || {
         // Until it is heard of, what is believed is believed.
-        a.create(ROOT, "next");
-        let _ = sender.send((a.find(ROOT, "last"), a.find(ROOT, "file-0").is_err()));
+        let next = a.create(ROOT, "next");
+        let synced = [copy, copy, next].map(|ino| a.run(|a| a.sync(Some(ino))).is_ok());
+        let _ = sender.send((a.find(ROOT, "old"), a.find(ROOT, "copy of old").is_err(), next > copy, synced));
     });
     asker.expect("a thread");
     let found = found.recv_timeout(Duration::from_secs(60)).expect("it hangs");
-    assert_eq!(found, (Ok(last), true));
+    assert_eq!(found, (Ok(old), true, true, [false, true, true]));
+    rig.check();
+}
+
+/// What it lacks is all kept, so nothing is lost.
+#[test]
+fn a_server_that_was_recovered_from_a_moment_ago_gets_what_is_kept() {
+    let rig = Rig::new();
+    let a = rig.mount("a");
+    let old = a.create(ROOT, "old");
+    a.keep();
+    let early = rig.server_copy();
+    let new = a.create(ROOT, "new");
+    a.run(|a| a.rename((ROOT, b"old"), (ROOT, b"moved"), RenameMode::Replace)).unwrap();
+    rig.recover(&early, 7 << 40);
+    let next = a.create(ROOT, "next");
+    assert_eq!((a.find(ROOT, "new"), a.find(ROOT, "moved")), (Ok(new), Ok(old)));
+    assert!(a.find(ROOT, "old").is_err() && next > new);
+    [old, new, next].into_iter().for_each(|ino| a.run(|a| a.sync(Some(ino))).unwrap());
     rig.check();
 }
 

@@ -83,8 +83,9 @@ impl Rig {
         copy(&self.log)
     }
 
-    /// The server is gone with all that it has, and another one goes on from what there was.
-    pub fn go_on_from(&self, log: &Arc<MemoryLog>) {
+    /// The server is gone with all that it has, and the volume is recovered as it was then, as a line of its own.
+    pub fn recover(&self, log: &Arc<MemoryLog>, line: u64) {
+        Namespace::new(Arc::new(replayed(log)), self.clock.clone()).begin_line(line).unwrap();
         self.start.fetch_add(1, SeqCst);
         *self.server.lock() = serve(log, &self.clock);
     }
