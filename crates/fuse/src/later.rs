@@ -66,11 +66,6 @@ impl Inbox {
         empty
     }
 
-    /// Whether the reactor would have to be woken.
-    fn is_asleep(&self) -> bool {
-        self.asleep.load(SeqCst)
-    }
-
     /// The reactor runs again.
     pub(crate) fn awake(&self) {
         self.asleep.store(false, SeqCst);
@@ -135,9 +130,8 @@ impl Drop for Ticket {
         let Some(outcome) = self.outcome.take() else { return };
         self.waiting.leave(self.unique);
         match self.direct.take() {
-            // One that runs has the answer sooner than whoever else has many.
-            Some(direct) if self.inbox.is_asleep() => direct.answer(self.unique, outcome),
-            _ => self.inbox.push(Completion { unique: self.unique, outcome }),
+            Some(direct) => direct.answer(self.unique, outcome),
+            None => self.inbox.push(Completion { unique: self.unique, outcome }),
         }
     }
 }
