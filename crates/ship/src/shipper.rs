@@ -28,6 +28,7 @@ use sluice_run::{
 };
 pub use status::ShipStatus;
 use std::{
+    collections::VecDeque,
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     sync::{Arc, OnceLock},
     time::Duration,
@@ -126,6 +127,8 @@ struct State {
     noted: Option<(u64, Line)>,
     trouble: Option<String>,
     stopped: bool,
+    /// Of blobs that are not known to have arrived: the last record, and since when the first one waits.
+    under_way: VecDeque<(Seq, Duration)>,
 }
 
 /// The work, which ends with this, however it does.
@@ -250,7 +253,8 @@ impl Shipper {
     pub fn status(&self) -> ShipStatus {
         let state = self.state.lock();
         let seq = self.reached.borrow().seq;
-        let (since, _) = self.parts.tee.waits(seq);
+        let under_way = state.under_way.iter().find(|(last, _)| *last > seq).map(|(_, since)| *since);
+        let since = under_way.or_else(|| self.parts.tee.waits(seq).0);
         let waited = since.map_or(Duration::ZERO, |since| self.parts.clock.monotonic().saturating_sub(since));
         ShipStatus {
             shipped_seq: state.known.then_some(seq.0),
@@ -364,6 +368,7 @@ impl Shipper {
             let mut state = self.state.lock();
             (state.log_bytes, state.known) = (position.log_bytes, true);
             state.checkpoint_bytes = position.head.as_ref().map_or(0, |head| head.bytes);
+            state.under_way.retain(|(last, _)| *last > position.shipped);
         }
         self.reached.send_modify(|reached| {
             reached.is_whole = position.head.is_some();
@@ -485,6 +490,7 @@ impl Shipper {
     /// Makes the next blob, if there is anything for it up to `end`.
     fn make(&self, position: &mut Position, end: Seq) -> bool {
         let tables = &self.parts.tables;
+        let (since, _) = self.parts.tee.waits(position.made);
         let records = match self.parts.tee.after(position.made, end, BLOB_BYTES) {
             Next::Nothing => return false,
             Next::Records(records) => records,
@@ -501,6 +507,7 @@ impl Shipper {
         };
         let (first, last) = (position.made.0 + 1, Seq(position.made.0 + records.len() as u64));
         self.add(position, Kind::Log, (first, last), &records);
+        self.state.lock().under_way.extend(since.map(|since| (last, since)));
         true
     }
 

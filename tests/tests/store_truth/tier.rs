@@ -356,7 +356,7 @@ fn what_a_mount_did_last_is_lost_as_a_whole() {
     drop(write(mount.path("old"), b"old"));
     volume.sluice(["flush".as_ref(), mount.root().as_os_str()]).ok();
     gateway.stop();
-    let held: Vec<File> = (0..20).map(|n| write(mount.path(&format!("ours-{n}")), b"ours")).collect();
+    let held: Vec<File> = (0..20).map(|n| write(mount.path(format!("ours-{n}")), b"ours")).collect();
     drop(write(mount.path("moved"), b"old"));
     File::open(mount.root()).unwrap().sync_all().unwrap();
     fs::remove_file(mount.path("old")).unwrap();
@@ -366,7 +366,7 @@ fn what_a_mount_did_last_is_lost_as_a_whole() {
     recover_lost(&volume, &store).ok();
     server.start();
     for n in 0..40 {
-        drop(write(other.path(&format!("theirs-{n}")), b"theirs"));
+        drop(write(other.path(format!("theirs-{n}")), b"theirs"));
     }
     drop(write(mount.path("new"), b"new"));
     assert_eq!(fs::read(mount.path("old")).unwrap(), b"old");
@@ -381,7 +381,7 @@ fn what_a_mount_did_last_is_lost_as_a_whole() {
     }
     drop(held);
     for n in 0..40 {
-        assert_eq!(fs::read(other.path(&format!("theirs-{n}"))).unwrap(), b"theirs");
+        assert_eq!(fs::read(other.path(format!("theirs-{n}"))).unwrap(), b"theirs");
     }
     let log = mount.log();
     assert!(log.contains("goes on from an earlier state of the volume"), "{log}");

@@ -25,6 +25,9 @@ async fn a_stop_is_told_to_whoever_waits() {
     let shipper = process.shipper.clone();
     let confirmed = tokio::spawn(async move { shipper.confirmed().await });
     rig.until(|rig| rig.backend.count(RequestKind::Put) > puts).await;
+    // What is under way waits too.
+    let shipper = process.shipper.clone();
+    rig.until(|_| shipper.status().behind_ms >= 20).await;
     process.end().await;
     for told in [shipped, confirmed] {
         let told = timeout(LONG, told).await.expect("it is told").expect("it ended");
