@@ -175,7 +175,7 @@ fn print(dir: Option<&Path>, status: &Value) {
     if let Some(behind) = status["metadata"]["behind_records"].as_u64() {
         let metadata = &status["metadata"];
         match (metadata["shipped_seq"].as_u64(), behind) {
-            (None, _) => out!("metadata   not in the store yet"),
+            (None, _) => out!("metadata   the store has not answered yet"),
             (_, 0) => out!("metadata   in the store"),
             _ => {
                 let seconds = metadata["behind_ms"].as_u64().unwrap_or(0) as f64 / 1000.0;

@@ -99,10 +99,10 @@ pub struct FsArgs {
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = workload, requires = "dir")]
     workload: Vec<Workload>,
     /// seed or corrected
-    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = variant, requires = "dir", default_values = ["seed", "corrected"])]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = variant, requires = "dir", default_value = "seed,corrected")]
     variant: Vec<Variant>,
     /// aligned or unaligned, of corrected rand-write and rand-read
-    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = offsets, requires = "dir", default_values = ["aligned", "unaligned"])]
+    #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = offsets, requires = "dir", default_value = "aligned,unaligned")]
     offsets: Vec<Offsets>,
     /// Threads, and large files
     #[arg(long, requires = "dir", value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=256))]

@@ -50,7 +50,7 @@ pub struct NetArgs {
     #[arg(long, value_name = "NAME", value_delimiter = ',', value_parser = case)]
     case: Vec<Case>,
     /// Bytes of a read, 1 to 4M; several by comma
-    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = units::parse_size, default_values = ["4K", "128K", "1M"])]
+    #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = units::parse_size, default_value = "4K,128K,1M")]
     block: Vec<u64>,
     /// Lanes to each node, instead of as many as the traffic takes. Where a lane has one request at a time (plain, no-multiplex) as many
     /// as reads under way
