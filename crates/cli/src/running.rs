@@ -154,6 +154,15 @@ impl Running {
         }
     }
 
+    /// Ends what was served with this outcome: an error is told by it alone.
+    pub fn end_after<T>(self, outcome: &anyhow::Result<T>, runtime: &Runtime) -> anyhow::Result<()> {
+        if outcome.is_ok() {
+            return self.end();
+        }
+        self.give_up(runtime);
+        Ok(())
+    }
+
     /// Even when the store is unreachable, what is acked is in the journal: the order is for a quick next start.
     pub fn end(self) -> anyhow::Result<()> {
         self.ship.iter().for_each(|ship| ship.stop());

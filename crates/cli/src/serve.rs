@@ -205,11 +205,7 @@ fn serve(args: &ServeArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<Exit
         drop(drained);
         Ok::<_, anyhow::Error>(lacks)
     });
-    if result.is_err() {
-        running.give_up(runtime)
-    } else {
-        running.end()?
-    }
+    running.end_after(&result, runtime)?;
     drop(socket);
     let Some(lacks) = result? else { return Ok(ExitCode::SUCCESS) };
     note!("{} is not served any more, but the store lacks {}", dir.display(), lacks.what);

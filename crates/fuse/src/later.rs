@@ -1,7 +1,7 @@
 //! Requests that tasks answer after the reactor went on.
 //!
-//! Each has a [`Ticket`] in its task, which brings the outcome to the reactor that took the request, whatever happens
-//! to the task, and a place in [`Waiting`], where INTERRUPT finds it.
+//! Each has a [`Ticket`] in its task, which brings the outcome to the reactor that took the request, or to the kernel at once
+//! ([`Direct`]), whatever happens to the task, and a place in [`Waiting`], where INTERRUPT finds it.
 
 use crate::handler::{Interruptible, LateReply};
 use crate::reactor::{Peer, pieces, sendable};

@@ -65,11 +65,7 @@ pub fn serve(args: &UpArgs, dir: &Path, mountpoint: &Path, runtime: &Runtime) ->
     let result = runtime.block_on(until_the_end(server, &what, &socket, detaching, has_ended));
     mount.wait();
     drop((monitor, mount));
-    if result.is_err() {
-        running.give_up(runtime)
-    } else {
-        running.end()?
-    }
+    running.end_after(&result, runtime)?;
     drop(socket);
     let (code, _watchers) = result?.tell(&what, runtime);
     Ok(code)
