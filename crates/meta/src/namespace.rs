@@ -105,6 +105,8 @@ const LINE: &str = "line";
 const SHIPPED: &str = "shipped";
 /// The last session that was begun.
 const SESSION: &str = "session";
+/// Sessions that the line before may have begun behind the state that this one began with: of these this one gives none away.
+const LOST_SESSIONS: &str = "lost-sessions";
 /// The next inode number or cookie.
 const IDS: &str = "ids";
 /// A line counts from so far behind the state that it begins with, and up to twice that: more than is given away before the store hears of it, and 200
@@ -186,7 +188,9 @@ impl Namespace {
         let moved = LINE_APART + (number >> 40);
         self.store.transact(|txn| -> Result<()> {
             txn.put(&keys::volume(LINE), number.to_le_bytes());
-            for (counter, last) in [(IDS, last_id(txn)?), (SESSION, last_session(txn)?)] {
+            let known = last_session(txn)?;
+            txn.put(&keys::volume(LOST_SESSIONS), [known, known + moved].map(u64::to_le_bytes).concat());
+            for (counter, last) in [(IDS, last_id(txn)?), (SESSION, known)] {
                 txn.put(&keys::volume(counter), (last + moved).to_le_bytes());
             }
             Ok(())

@@ -4,9 +4,10 @@ use crate::{LIMIT, recover_lost, wait_shipped};
 use sluice_tests::{Gateway, Mount, Ran, Scratch, Server, Volume, noise, wait_for};
 use std::{
     fs::{self, File},
-    io::Write,
+    io::{Read, Write},
     os::unix::fs::{FileExt, OpenOptionsExt},
     path::PathBuf,
+    process::{Child, Command, Stdio},
     time::Duration,
 };
 
@@ -337,8 +338,8 @@ fn a_sync_is_not_answered_by_a_server_of_another_line() {
     gateway.stop();
 }
 
-/// To be survived: a server is lost with what the store had not heard of, and recovered, under a mount that has more to send. Nothing that depends on what is lost
-/// is done, an open file is none that others have made since, and its sync says that it is lost.
+/// To be survived: a server is lost with what the store had not heard of, and recovered, under mounts that have more to send: one that the store knows, and one that
+/// began since. Nothing that depends on what is lost is done, an open file is none that others have made since, and its sync says that it is lost.
 #[test]
 fn what_a_mount_did_last_is_lost_as_a_whole() {
     let mut gateway = Gateway::new();
@@ -353,26 +354,73 @@ fn what_a_mount_did_last_is_lost_as_a_whole() {
         file.sync_all().unwrap();
         file
     };
-    drop(write(mount.path("old"), b"old"));
+    // A process of its own: what this one has open and not published, each program that it starts would wait to publish.
+    let writer = |path: PathBuf| {
+        let mut shell = Command::new("sh");
+        let script = "exec 1<>\"$0\" && echo open >&2 && read go && printf unsynced && echo done >&2 && read end";
+        shell.args(["-c", script]).arg(path).stdin(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
+    };
+    let told = |child: &mut Child| {
+        let mut told = [0; 5];
+        child.stderr.as_mut().unwrap().read_exact(&mut told).unwrap();
+        String::from_utf8(told.to_vec()).unwrap()
+    };
+    let is_eio = |done: std::io::Result<()>| {
+        assert_eq!(done.unwrap_err().raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()));
+    };
+    let long = noise(3, 300_000);
+    for name in ["old", "older", "oldest"] {
+        drop(write(mount.path(name), &long));
+    }
     volume.sluice(["flush".as_ref(), mount.root().as_os_str()]).ok();
     gateway.stop();
-    let held: Vec<File> = (0..20).map(|n| write(mount.path(format!("ours-{n}")), b"ours")).collect();
-    drop(write(mount.path("moved"), b"old"));
-    File::open(mount.root()).unwrap().sync_all().unwrap();
+    let late = server.mount("late");
+    let mounts = [("a", &mount), ("late", &late)];
+    let mut held = Vec::new();
+    let mut writers = Vec::new();
+    for ((name, mount), base) in mounts.into_iter().zip(["older", "oldest"]) {
+        held.extend((0..20).map(|n| write(mount.path(format!("{name}-{n}")), b"ours")));
+        drop(write(mount.path(format!("{name}-moved")), &long));
+        File::open(mount.root()).unwrap().sync_all().unwrap();
+        writers.push(writer(mount.path(base)));
+    }
     fs::remove_file(mount.path("old")).unwrap();
+    assert!(writers.iter_mut().all(|child| told(child) == "open\n"));
+    // Behind what is lost; published within a second, or not.
+    writers.iter_mut().for_each(|child| child.stdin.as_mut().unwrap().write_all(b"go\n").unwrap());
+    assert!(writers.iter_mut().all(|child| told(child) == "done\n"));
     server.kill9();
-    gateway.start();
-    fs::remove_dir_all(volume.dir()).unwrap();
-    recover_lost(&volume, &store).ok();
-    server.start();
+    std::thread::scope(|scope| {
+        // They wait for the server that comes back.
+        let removals = [mount.path("older"), late.path("oldest")];
+        let removals = removals.map(|path| scope.spawn(|| fs::remove_file(path)));
+        gateway.start();
+        fs::remove_dir_all(volume.dir()).unwrap();
+        recover_lost(&volume, &store).ok();
+        for (_, mount) in mounts {
+            wait_for("it to wait", LIMIT, || mount.log().contains("the server does not answer"));
+        }
+        server.start();
+        removals.into_iter().for_each(|removal| is_eio(removal.join().unwrap()));
+    });
     for n in 0..40 {
         drop(write(other.path(format!("theirs-{n}")), b"theirs"));
     }
-    drop(write(mount.path("new"), b"new"));
-    assert_eq!(fs::read(mount.path("old")).unwrap(), b"old");
-    assert!(!mount.path("moved").exists(), "it was in no state that the store had");
+    for (name, mount) in mounts {
+        drop(write(mount.path(format!("{name}-new")), b"new"));
+        assert!(!mount.path(format!("{name}-moved")).exists(), "it was in no state that the store had");
+    }
+    for (by, mount) in mounts.into_iter().chain([("b", &other)]) {
+        for name in ["old", "older", "oldest"] {
+            assert!(fs::read(mount.path(name)).unwrap() == long, "{name} in {by}");
+        }
+    }
+    for child in &mut writers {
+        drop(child.stdin.take());
+        child.wait().unwrap();
+    }
     for file in &held {
-        assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()));
+        is_eio(file.sync_all());
         let mut bytes = [0; 4];
         if file.read_exact_at(&mut bytes, 0).is_ok() {
             assert_eq!(&bytes, b"ours", "it is another's file");
@@ -383,9 +431,11 @@ fn what_a_mount_did_last_is_lost_as_a_whole() {
     for n in 0..40 {
         assert_eq!(fs::read(other.path(format!("theirs-{n}"))).unwrap(), b"theirs");
     }
-    let log = mount.log();
-    assert!(log.contains("goes on from an earlier state of the volume"), "{log}");
-    [mount, other].into_iter().for_each(|mount| mount.umount());
+    for (_, mount) in mounts {
+        let log = mount.log();
+        assert!(log.contains("goes on from an earlier state of the volume"), "{log}");
+    }
+    [mount, late, other].into_iter().for_each(|mount| mount.umount());
     server.stop();
     volume.fsck_is_clean();
     gateway.stop();

@@ -1,6 +1,6 @@
 //! What a mount elsewhere asks for in one piece, and the sessions that it does so in.
 
-use super::{Attr, Namespace, Read, objects::next_session};
+use super::{Attr, LOST_SESSIONS, Namespace, Read, objects::next_session};
 use crate::{
     Error, Result, keys,
     records::{Claimed, Inode, SessionRecord, flags},
@@ -123,6 +123,34 @@ impl Namespace {
         })
     }
 
+    /// Makes a session known that a mount has from the line before: one that began, or was taken over, behind the state that this line began
+    /// with. `None` when it is known as it is, or none of that line.
+    pub(crate) fn adopt_session(&self, session: SessionId, epoch: u32) -> Result<Option<Committed<SessionRecord>>> {
+        let (known, lost) = (self.session(session)?, self.store.snapshot().get(&keys::volume(LOST_SESSIONS))?);
+        let lost = lost.as_deref().map(lost_sessions).transpose()?;
+        let is_lost = match (&known, lost) {
+            (_, None) => false,
+            (Some(known), Some(_)) => known.epoch < epoch,
+            (None, Some(lost)) => lost.contains(&session.0),
+        };
+        if !is_lost {
+            return Ok(None);
+        }
+        let begun = self.now();
+        let adopted = self.store.transact(|txn| -> Result<SessionRecord> {
+            let key = keys::session(session);
+            let known = txn.get(&key)?.map(|bytes| SessionRecord::decode(&bytes)).transpose()?;
+            let record = known.unwrap_or_else(|| {
+                let name = b"a mount of before the recovery".to_vec();
+                SessionRecord { epoch, begun, name, claimed: None, left: false }
+            });
+            let record = SessionRecord { epoch: record.epoch.max(epoch), left: false, ..record };
+            txn.put(&key, record.encode());
+            Ok(record)
+        })?;
+        Ok(Some(adopted))
+    }
+
     /// Removes a session with the results that are kept for it.
     pub(crate) fn end_session(&self, session: SessionId) -> Result<()> {
         let (from, to) = keys::results(session);
@@ -211,6 +239,14 @@ impl Namespace {
             ControlFlow::Continue(())
         })?;
         Ok(found)
+    }
+}
+
+fn lost_sessions(stored: &[u8]) -> Result<Range<u64>> {
+    let words = stored.as_chunks::<8>();
+    match words {
+        ([known, last], []) => Ok(u64::from_le_bytes(*known) + 1..u64::from_le_bytes(*last) + 1),
+        _ => Err(Error::Corrupt("which sessions were lost is damaged".into())),
     }
 }
 

@@ -22,7 +22,7 @@ use super::{
 use sluice_base::Ino;
 
 /// Version byte that every message opens with.
-pub const VERSION: u8 = 4;
+pub const VERSION: u8 = 5;
 /// Longest request, in bytes: the largest are a publish of 4096 extents (182 KiB) and an extended attribute (64 KiB).
 pub const REQUEST_BYTES_MAX: usize = 256 << 10;
 

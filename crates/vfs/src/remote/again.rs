@@ -9,7 +9,7 @@ use sluice_meta::{
     Error, Result,
     rpc::{
         Fault, client,
-        message::{Call, Number, ReplyHead, Resent, SyncLog},
+        message::{Call, Number, Renew, ReplyHead, Resent, SyncLog},
     },
 };
 use std::sync::atomic::Ordering::SeqCst;
@@ -48,8 +48,12 @@ impl Remote {
         Ok(())
     }
 
-    /// As [`Remote::sync_log`]; fails when a change of `ino`, or of anything, was lost.
+    /// As [`Remote::sync_log`]; fails when a change of `ino`, or of anything, was lost. While the server is away that is not known.
     pub(super) fn sync_for(&self, ino: Option<Ino>) -> Result<()> {
+        let is_silent = self.silence.lock().is_some();
+        if is_silent || !self.is_believed() {
+            self.ask(&Renew {})?;
+        }
         self.sync_log()?;
         if self.session.retained.take_lost(ino) {
             return Err(Error::Server("it lost changes that could not be made again".into()));
@@ -80,7 +84,7 @@ impl Remote {
                 }
             }
         }
-        match self.link.call(Resent::METHOD.number(), client::request(&Resent {})) {
+        match self.link.call(Resent::METHOD.number(), client::request(&Resent { barred: self.session.barred() })) {
             Err(LinkError::Closed) => return Err(Error::Fenced),
             Err(LinkError::Lost(_)) => return Ok(false),
             Ok(body) if !matches!(ReplyHead::outcome(&body), Ok((_, Ok(())))) => return Ok(false),

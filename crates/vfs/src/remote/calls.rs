@@ -4,6 +4,7 @@ use super::{
     Remote,
     cache::Heard,
     retained::{Kept, Retained},
+    session,
 };
 use futures::future::BoxFuture;
 use sluice_base::{Ino, SessionId};
@@ -87,6 +88,10 @@ pub struct Session {
     pub(super) life: AtomicU32,
     /// The line of changes of the server when it answered first, or since somebody was told that it is another one.
     pub(super) line: AtomicU64,
+    /// How often the server went on without what this mount had done. What waits for an answer over that fails.
+    losses: AtomicU64,
+    /// Changes up to this number that had no answer then are not done any more.
+    barred: AtomicU64,
     pub(super) retained: Retained,
 }
 
@@ -108,6 +113,8 @@ impl Session {
         Self {
             life: AtomicU32::new(life),
             line: AtomicU64::new(line),
+            losses: AtomicU64::new(0),
+            barred: AtomicU64::new(0),
             retained: Retained::new(life, last_number),
             id,
             pushes,
@@ -151,6 +158,11 @@ impl Session {
         self.numbers.lock().last
     }
 
+    /// Changes up to this number get no answer but those that they had.
+    pub(super) fn barred(&self) -> u64 {
+        self.barred.load(SeqCst)
+    }
+
     pub(super) fn number(&self, number: u64) -> Number {
         let numbers = self.numbers.lock();
         // In this order: what is answered is kept before it no longer waits.
@@ -183,6 +195,11 @@ pub(super) fn failed(fault: Fault) -> Error {
         Fault::Forgotten => Error::Stale,
         other => Error::Server(other.to_string()),
     }
+}
+
+/// What waited while the server lost what this mount had done before: a program that reads and writes on would do so on what is not there.
+fn overtaken() -> Error {
+    Error::Server("it was recovered from an earlier state of the volume meanwhile, and what was asked for before is not done there".into())
 }
 
 /// What is asked for while the mount passes to another process.
@@ -255,9 +272,13 @@ impl Remote {
         let never = Heard::default();
         let Some(_passage) = self.gate.pass() else { return Err((never, handed_over())) };
         let mut faults = 0;
+        let losses = self.session.losses.load(SeqCst);
         loop {
             if self.session.over.load(SeqCst) {
                 return Err((never, Error::Fenced));
+            }
+            if self.session.losses.load(SeqCst) != losses {
+                return Err((never, overtaken()));
             }
             let resumed = self.session.resumed.lock().count;
             let sent = self.now_ns();
@@ -305,6 +326,9 @@ impl Remote {
                     self.resume(resumed, &fault).map_err(|error| (never, error))?;
                 }
                 Err(Fault::Window) => {}
+                Err(Fault::Forgotten) if number.is_some_and(|number| number <= self.session.barred()) => {
+                    return Err((never, overtaken()));
+                }
                 Err(fault) => {
                     heard.head = answer.head;
                     return Err((heard, failed(fault)));
@@ -324,19 +348,29 @@ impl Remote {
         *silence = Some((since, why));
     }
 
-    /// What a server of another line than before lacks of this session is lost, unless it can get all of it.
-    fn look_at_line(&self, life: u32, line: u64, numbers: u64) {
-        if self.session.line.swap(line, SeqCst) == line {
-            return;
+    /// What a server of another line than before lacks of this session is lost, unless it can get all of it; and so is what was done after that.
+    fn look_at_line(&self, life: u32, line: u64, numbers: u64) -> Result<()> {
+        if self.session.line.load(SeqCst) == line {
+            return Ok(());
         }
-        let held: Vec<Ino> = self.held.lock().iter().copied().collect();
-        if let Some(kept) = self.session.retained.begin_line(life, numbers, held.into_iter()) {
+        if self.session.retained.is_ahead_of(numbers) {
+            let written = self.drop_unfounded(numbers)?;
+            self.session.barred.store(self.session.last_number(), SeqCst);
+            self.session.losses.fetch_add(1, SeqCst);
+            let held: Vec<Ino> = self.held.lock().iter().chain(&written).copied().collect();
+            let kept = self.session.retained.lose_all(numbers, held.into_iter());
             tracing::error!(
                 kept,
+                written = written.len(),
                 "the server goes on from an earlier state of the volume: what this mount did in the last seconds before it was recovered from \
-                 its store is lost, and the next sync of each file that is open fails once"
+                 its store is lost, what waits for it fails, and the next sync of each file that is open fails once"
             );
+            self.tell_lost(written.into_iter().map(Invalidation::Data).collect());
         }
+        self.session.retained.begin_life(life);
+        session::keep_line(&self.own, line)?;
+        self.session.line.store(line, SeqCst);
+        Ok(())
     }
 
     /// Goes on with the session, unless somebody else did since resumption `seen`.
@@ -370,7 +404,7 @@ impl Remote {
                     self.locks.trust();
                 }
                 resumed.unanswered = false;
-                self.look_at_line(life, answer.line, answer.numbers);
+                self.look_at_line(life, answer.line, answer.numbers)?;
                 if self.session.life.load(SeqCst) != life && !self.send_again(life)? {
                     return Ok(());
                 }

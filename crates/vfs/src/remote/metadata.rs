@@ -301,7 +301,8 @@ impl Metadata for Remote {
             _ => return Err(Error::Invalid("not a regular file")),
         }
         let (n, locked) = (self.next_change.fetch_add(1, SeqCst), self.locks.holds_any(ino));
-        let pending = Change::of(n, attr.change, self.clock.wall(), change, locked);
+        let stands = (attr.change, self.session.retained.last());
+        let pending = Change::of(n, stands, self.clock.wall(), change, locked);
         let body_before = match change.body {
             Some(_) => self.body(ino)?.map_or(0, |body| body.len()),
             None => 0,

@@ -32,6 +32,8 @@ pub struct Change {
     /// The server's change counter of the file, as it was known before: when the counter stands there after this was logged, neither
     /// this change was published nor another mount's came after it.
     pub on: u64,
+    /// The highest number of the session whose change the server had done before: to a server that lacks this one it is not told.
+    pub after: u64,
     /// Its log record; the journal is needed from there on.
     pub seq: Seq,
     pub extents: Vec<Extent>,
@@ -48,10 +50,11 @@ pub struct Change {
 
 impl Change {
     /// What a data change says, without the data.
-    pub fn of(n: u64, on: u64, now: Timestamp, change: &DataChange<'_>, locked: bool) -> Self {
+    pub fn of(n: u64, (on, after): (u64, u64), now: Timestamp, change: &DataChange<'_>, locked: bool) -> Self {
         Self {
             n,
             on,
+            after,
             seq: Seq(0),
             extents: change.extents.clone(),
             body: change.body.map(|body| body.map(Value::from)),
@@ -64,18 +67,21 @@ impl Change {
         }
     }
 
-    /// The stored form: the body of a publish request. `None` when there are more extents than one may have.
+    /// The stored form: what it is after, and the body of a publish request. `None` when there are more extents than one may have.
     pub fn encode(&self, ino: Ino) -> Option<Vec<u8>> {
-        Some(Request::Publish(self.publish(ino)?).encode(Number { number: self.n, seen_up_to: self.on, again: None }))
+        let number = Number { number: self.n, seen_up_to: self.on, again: None };
+        Some([&self.after.to_be_bytes()[..], &Request::Publish(self.publish(ino)?).encode(number)].concat())
     }
 
     /// The change of a stored form.
     pub fn decode(seq: Seq, bytes: &[u8]) -> Option<(Ino, Self)> {
+        let (after, bytes) = bytes.split_first_chunk()?;
         let parsed = message::parse(Method::Publish.number(), bytes).ok()?;
         let Request::Publish(publish) = parsed.request else { return None };
         let change = Self {
             n: parsed.number.number,
             on: parsed.number.seen_up_to,
+            after: u64::from_be_bytes(*after),
             seq,
             extents: publish.extents.list().to_vec(),
             body: publish.body.map(|body| body.map(|body| Value::from(body.bytes()))),
@@ -260,6 +266,13 @@ impl Pending {
             .take_while(|change| change.on != now)
             .map(|change| change.n)
             .collect()
+    }
+
+    /// Changes of a file from the first on that was made after one of a higher number than `known`.
+    pub fn since_unknown(&self, ino: Ino, known: u64) -> Vec<u64> {
+        let files = self.files.lock();
+        let changes = files.get(&ino).into_iter().flat_map(|file| &file.changes);
+        changes.skip_while(|change| change.after <= known).map(|change| change.n).collect()
     }
 
     /// Files with changes that were made under a lock.

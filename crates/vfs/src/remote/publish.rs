@@ -1,6 +1,6 @@
 //! From this mount's own log to the server.
 
-use super::{Change, Remote, cache::Heard};
+use super::{Change, Remote, cache::Heard, session};
 use sluice_base::{Ino, ObjectId, Seq};
 use sluice_meta::{
     DataChange, Error, Result,
@@ -84,6 +84,18 @@ impl Remote {
             let last = sent.iter().map(|(_, [ino, last])| (Ino(*ino), *last)).collect();
             crate::waiting(|| self.drop_doubtful(&last))?;
         }
+        let line = self.session.line.load(SeqCst);
+        if !session::is_of_line(&self.own, line)? {
+            let files = self.drop_unfounded(self.session.retained.last())?;
+            if !files.is_empty() {
+                tracing::error!(
+                    files = files.len(), inodes = ?&files[..files.len().min(16)],
+                    "the server was recovered from its store, from an earlier state of the volume: what was written to these files after what it lacks, and \
+                     not synced, is lost too"
+                );
+            }
+            session::keep_line(&self.own, line)?;
+        }
         for ([number], [ino, last]) in sent {
             self.session.again(number);
             self.resend(Ino(ino), number, last)?;
@@ -91,6 +103,19 @@ impl Remote {
         // Nobody has these files open any more.
         crate::waiting(|| self.pending.files().into_iter().try_for_each(|ino| self.publish_file(ino)))?;
         self.set_whole(boot)
+    }
+
+    /// Drops what was written after a change that the server, which knows none above `known`, has lost: the files.
+    pub(super) fn drop_unfounded(&self, known: u64) -> Result<Vec<Ino>> {
+        let mut files = Vec::new();
+        for ino in self.pending.files() {
+            let changes = self.pending.since_unknown(ino, known);
+            if !changes.is_empty() {
+                self.forget(ino, &changes)?;
+                files.push(ino);
+            }
+        }
+        Ok(files)
     }
 
     /// Changes of a file are no longer to be published.

@@ -77,19 +77,26 @@ impl Retained {
         Self(Mutex::new(State { life, durable: last, ..State::default() }))
     }
 
-    /// Answers of a run of the server count whose volume was recovered, with changes of this session up to number `known`. Where that is not all that
-    /// had been durable, what is kept is lost as well, with what was done to `held` files: how many changes are not sent again then.
-    pub fn begin_line(&self, life: u32, known: u64, held: impl Iterator<Item = Ino>) -> Option<usize> {
+    /// Whether something had been durable that a server whose volume was recovered does not have: it knows changes of this session up to number
+    /// `known`.
+    pub fn is_ahead_of(&self, known: u64) -> bool {
+        self.0.lock().durable > known
+    }
+
+    /// Then what is kept is lost as well, with what was done to `held` files: how many changes that are.
+    pub fn lose_all(&self, known: u64, held: impl Iterator<Item = Ino>) -> usize {
         let state = &mut *self.0.lock();
-        state.life = life;
-        if state.durable <= known {
-            return None;
-        }
         let numbers: Vec<u64> = state.changes.keys().copied().collect();
         numbers.iter().for_each(|number| state.lose(*number));
         held.for_each(|ino| state.lost.add(ino));
         state.durable = known;
-        Some(numbers.len())
+        numbers.len()
+    }
+
+    /// The highest number of a change that is done, as far as it is known.
+    pub fn last(&self) -> u64 {
+        let state = self.0.lock();
+        state.changes.last_key_value().map_or(0, |(number, _)| *number).max(state.durable)
     }
 
     /// Answers of this run of the server count from now on.

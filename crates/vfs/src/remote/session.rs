@@ -21,8 +21,8 @@ use sluice_meta::{
 use sluice_run::Bug;
 use std::{sync::atomic::Ordering::SeqCst, time::Duration};
 
-/// Where the mount's own store keeps its session: id and epoch; and once a take-over from there was asked for, epoch and secret of
-/// the last claim. docs/disk-format.md
+/// Where the mount's own store keeps its session: id, epoch, and the server's line of changes; and once a take-over from there was asked for,
+/// epoch and secret of the last claim. docs/disk-format.md
 const SESSION_KEY: &[u8] = b"msession";
 
 /// The session as the mount's own store has it.
@@ -30,6 +30,8 @@ const SESSION_KEY: &[u8] = b"msession";
 struct Left {
     session: SessionId,
     epoch: u32,
+    /// Of the server that it spoke with last.
+    line: u64,
     claim: Option<Claim>,
 }
 
@@ -45,17 +47,19 @@ impl Left {
         let (words, rest) = bytes.as_chunks::<8>();
         let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
         let epoch = |word: u64| u32::try_from(word).ok();
-        let (session, known, claim) = match *words {
-            [session, known] => (session, known, None),
-            [session, known, claimed, secret] => (session, known, Some(Claim { epoch: epoch(claimed)?, secret })),
+        let (session, known, line, claim) = match *words {
+            [session, known, line] => (session, known, line, None),
+            [session, known, line, claimed, secret] => {
+                (session, known, line, Some(Claim { epoch: epoch(claimed)?, secret }))
+            }
             _ => return None,
         };
-        rest.is_empty().then_some(Self { session: SessionId(session), epoch: epoch(known)?, claim })
+        rest.is_empty().then_some(Self { session: SessionId(session), epoch: epoch(known)?, line, claim })
     }
 
     fn encode(self) -> Vec<u8> {
         let claim = self.claim.map(|claim| [claim.epoch.into(), claim.secret]);
-        let words = [self.session.0, self.epoch.into()].into_iter().chain(claim.into_iter().flatten());
+        let words = [self.session.0, self.epoch.into(), self.line].into_iter().chain(claim.into_iter().flatten());
         words.flat_map(u64::to_le_bytes).collect()
     }
 
@@ -88,37 +92,32 @@ pub fn take_up(link: &dyn Link, own: &MetaStore, name: &[u8], entropy: &dyn Entr
         Some(left) => take_over(link, own, left, entropy)?,
         None => None,
     };
-    let session = match left {
-        Some(session) => session,
+    let (session, line) = match left {
+        Some(found) => found,
         None => {
             // Numbers of a session that has ended say nothing in another: what was sent under them goes again.
             publish::forget_sent(own)?;
             let (life, begun) = asked(link, &Begin { name }).map_err(failed)?;
-            Session::new(
-                begun.session,
-                begun.epoch,
-                Duration::from_millis(begun.lease_ms.into()),
-                0,
-                0,
-                (life, begun.line),
-            )
+            let lease = Duration::from_millis(begun.lease_ms.into());
+            (Session::new(begun.session, begun.epoch, lease, 0, 0, (life, begun.line)), begun.line)
         }
     };
     // In the log before any change of the session, so a power loss takes both or none.
-    Left { session: session.id, epoch: session.epoch.load(SeqCst) as u32, claim: None }.keep(own)?;
+    Left { session: session.id, epoch: session.epoch.load(SeqCst) as u32, line, claim: None }.keep(own)?;
     Ok(session)
 }
 
-/// `None` when the server has given the session up: nobody came for it for ten leases.
-fn take_over(link: &dyn Link, own: &MetaStore, left: Left, entropy: &dyn Entropy) -> Result<Option<Session>> {
-    let Left { session, epoch, .. } = left;
+/// With the line of before. `None` when the server has given the session up: nobody came for it for ten leases.
+fn take_over(link: &dyn Link, own: &MetaStore, left: Left, entropy: &dyn Entropy) -> Result<Option<(Session, u64)>> {
+    let Left { session, epoch, line, .. } = left;
     let claim = Some(left.next_claim(entropy)?);
     own.ensure_synced(Left { claim, ..left }.keep(own)?)?;
     match asked(link, &Resume { session, epoch, take_over: claim, uses: Vec::new() }) {
         Ok((life, answer)) => {
             let lease = Duration::from_millis(answer.lease_ms.into());
             let numbers = if Bug::NumbersStartAgain.is_planted() { 0 } else { answer.numbers };
-            Ok(Some(Session::new(session, answer.epoch, lease, numbers, answer.pushes, (life, answer.line))))
+            let session = Session::new(session, answer.epoch, lease, numbers, answer.pushes, (life, answer.line));
+            Ok(Some((session, line)))
         }
         Err(Fault::Ended) => {
             tracing::warn!(%session, "the session had ended: another one begins, and what the journal holds is published");
@@ -131,6 +130,19 @@ fn take_over(link: &dyn Link, own: &MetaStore, left: Left, entropy: &dyn Entropy
 /// The session of the mount's own store and its incarnation, as an earlier process has left it.
 pub(super) fn left(own: &MetaStore) -> Result<Option<(SessionId, u32)>> {
     Ok(Left::find(own)?.map(|left| (left.session, left.epoch)))
+}
+
+/// Whether the server is of the line that the mount's own store has spoken with last.
+pub(super) fn is_of_line(own: &MetaStore, line: u64) -> Result<bool> {
+    Ok(Left::find(own)?.is_none_or(|left| left.line == line))
+}
+
+/// From now on it is: what could not be told to a server of this line is dropped.
+pub(super) fn keep_line(own: &MetaStore, line: u64) -> Result<()> {
+    match Left::find(own)? {
+        Some(left) if left.line != line => Left { line, ..left }.keep(own).map(drop),
+        _ => Ok(()),
+    }
 }
 
 /// Whether the mount's own store is of this session in this epoch, which nobody is about to take over.

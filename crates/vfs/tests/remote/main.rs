@@ -121,7 +121,7 @@ fn a_server_that_was_recovered_from_far_earlier_gets_nothing_of_before() {
     rig.recover(&early, 7 << 40);
     let (sender, found) = std::sync::mpsc::channel();
     let asker = std::thread::Builder::new().name("asker".into()).spawn(move || {
-        // Until it is heard of, what is believed is believed.
+        assert!(matches!(a.run(Remote::keep), Err(Error::Server(_))), "it asked for something before");
         let next = a.create(ROOT, "next");
         let synced = [copy, copy, next].map(|ino| a.run(|a| a.sync(Some(ino))).is_ok());
         let _ = sender.send((a.find(ROOT, "old"), a.find(ROOT, "copy of old").is_err(), next > copy, synced));
@@ -129,6 +129,117 @@ fn a_server_that_was_recovered_from_far_earlier_gets_nothing_of_before() {
     asker.expect("a thread");
     let found = found.recv_timeout(Duration::from_secs(60)).expect("it hangs");
     assert_eq!(found, (Ok(old), true, true, [false, true, true]));
+    rig.check();
+}
+
+/// Nor what was under way, nor what was written after what is lost and not published.
+#[test]
+fn a_server_that_was_recovered_does_nothing_that_was_begun_before() {
+    let rig = Rig::new();
+    let (a, b) = (rig.mount("a"), rig.mount("b"));
+    let (old, base, apart) = (a.create(ROOT, "old"), a.create(ROOT, "base"), a.create(ROOT, "apart"));
+    [base, apart].into_iter().for_each(|ino| a.write(ino, b"before"));
+    a.keep();
+    let early = rig.server_copy();
+    a.write_only(apart, b"after nothing");
+    let copy = a.create(ROOT, "copy of old");
+    a.run(|a| a.sync(Some(copy))).unwrap();
+    a.write_only(base, b"after");
+    a.link.lose_request_and(Method::Unlink, move |rig| rig.recover(&early, 7 << 40));
+    assert!(matches!(a.run(|a| a.unlink(ROOT, b"old")), Err(Error::Server(_))));
+    assert_eq!(
+        (a.find(ROOT, "old"), b.find(ROOT, "old"), a.find(ROOT, "copy of old").is_err()),
+        (Ok(old), Ok(old), true)
+    );
+    [base, apart].into_iter().for_each(|ino| a.run(|a| a.publish(ino)).unwrap());
+    assert!(a.run(|a| a.sync(Some(base))).is_err());
+    assert_eq!((a.bytes(base), b.bytes(base)), (b"before".to_vec(), b"before".to_vec()));
+    assert_eq!(b.bytes(apart), b"after nothing");
+    a.run(|a| a.unlink(ROOT, b"old")).unwrap();
+    a.write(base, b"again");
+    assert_eq!(b.bytes(base), b"again");
+    rig.check();
+}
+
+/// A request that was sent before the others were barred is late, wherever it was meanwhile.
+#[test]
+fn a_change_that_overtakes_the_recovery_is_not_done() {
+    let rig = Rig::new();
+    let a = rig.mount("a");
+    let old = a.create(ROOT, "old");
+    a.keep();
+    let early = rig.server_copy();
+    let copy = a.create(ROOT, "copy of old");
+    a.run(|a| a.sync(Some(copy))).unwrap();
+    let resumes = Arc::downgrade(&a.remote);
+    a.link.hold_request_and(Method::Unlink, move |rig| {
+        rig.recover(&early, 7 << 40);
+        assert!(waiting(|| resumes.upgrade().unwrap().usage()).is_err());
+    });
+    assert!(matches!(a.run(|a| a.unlink(ROOT, b"old")), Err(Error::Server(_))));
+    assert_eq!(a.find(ROOT, "old"), Ok(old));
+    rig.check();
+}
+
+/// A mount that is killed, and whose server is recovered, publishes of its journal what was not written after what is lost.
+#[test]
+fn a_killed_mount_publishes_nothing_that_was_written_after_what_its_server_lacks() {
+    let rig = Rig::new();
+    let (a, b) = (rig.mount("a"), rig.mount("b"));
+    let (base, apart) = (a.create(ROOT, "base"), a.create(ROOT, "apart"));
+    [base, apart].into_iter().for_each(|ino| a.write(ino, b"before"));
+    a.keep();
+    let early = rig.server_copy();
+    a.write_only(apart, b"after nothing");
+    let copy = a.create(ROOT, "copy of old");
+    a.run(|a| a.sync(Some(copy))).unwrap();
+    a.write_only(base, b"after");
+    rig.recover(&early, 7 << 40);
+    // Others' changes wait for what this one may send again.
+    b.keep();
+    let a = rig.mount_killed(a);
+    assert_eq!((b.bytes(base), b.bytes(apart)), (b"before".to_vec(), b"after nothing".to_vec()));
+    // Nothing is lost when the mount is killed again.
+    a.write_only(base, b"again");
+    let a = rig.mount_killed(a);
+    assert_eq!((a.bytes(base), b.bytes(base)), (b"again".to_vec(), b"again".to_vec()));
+    rig.check();
+}
+
+/// A mount that began behind what the store has goes on too: nothing that it did is there.
+#[test]
+fn a_mount_that_its_recovered_server_never_heard_of_goes_on() {
+    let rig = Rig::new();
+    let b = rig.mount("b");
+    let old = b.create(ROOT, "old");
+    b.write(old, b"before");
+    b.keep();
+    let early = rig.server_copy();
+    let (a, killed) = (rig.mount("a"), rig.mount("killed"));
+    // This one was taken over behind it.
+    let b = rig.mount_killed(b);
+    let made = a.create(ROOT, "made");
+    killed.create(ROOT, "made too");
+    for mount in [&a, &killed] {
+        mount.run(|mount| mount.sync(None)).unwrap();
+        mount.write_only(old, b"after");
+    }
+    rig.recover(&early, 7 << 40);
+    assert!(matches!(a.run(Remote::keep), Err(Error::Server(_))));
+    b.keep();
+    let killed = rig.mount_killed(killed);
+    for mount in [&a, &b, &killed] {
+        assert_eq!((mount.find(ROOT, "old"), mount.bytes(old)), (Ok(old), b"before".to_vec()));
+        assert!(mount.find(ROOT, "made").is_err() && mount.find(ROOT, "made too").is_err());
+    }
+    assert!(a.run(|a| a.sync(Some(made))).is_err());
+    for (mount, name) in [(&a, "a"), (&b, "b"), (&killed, "killed")] {
+        let ino = mount.create(ROOT, name);
+        mount.write(ino, name.as_bytes());
+        mount.run(|mount| mount.sync(Some(ino))).unwrap();
+        assert_eq!(b.find(ROOT, name), Ok(ino));
+    }
+    [&a, &killed].into_iter().for_each(|mount| mount.run(|mount| mount.end()).unwrap());
     rig.check();
 }
 

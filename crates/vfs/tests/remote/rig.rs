@@ -144,6 +144,7 @@ impl Rig {
             fault: Mutex::new(fault),
             lost: Mutex::default(),
             before: Mutex::default(),
+            held: Mutex::default(),
             late: Mutex::default(),
         })
     }
@@ -221,6 +222,8 @@ pub struct Loopback {
     lost: Mutex<Option<u16>>,
     /// Happens instead of the next request of a method.
     before: Mutex<Option<(u16, Fault)>>,
+    /// Happens before the next request of a method goes.
+    held: Mutex<Option<(u16, Fault)>>,
     late: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
@@ -240,6 +243,11 @@ impl Loopback {
         *self.before.lock() = Some((method.number(), Box::new(fault)));
     }
 
+    /// The next request of a method is slow: something happens before it goes.
+    pub fn hold_request_and(&self, method: Method, work: impl FnOnce(&Rig) + Send + 'static) {
+        *self.held.lock() = Some((method.number(), Box::new(work)));
+    }
+
     /// The next answer is late: something happens after it was made and before it is here.
     pub fn before_the_answer(&self, work: impl FnOnce() + Send + 'static) {
         *self.late.lock() = Some(Box::new(work));
@@ -255,6 +263,8 @@ impl Link for Loopback {
             fault(rig);
             return Err(LinkError::Lost("as told".into()));
         }
+        let held = self.held.lock().take_if(|(of, _)| *of == method);
+        held.into_iter().for_each(|(_, work)| work(rig));
         let server = rig.server.lock().clone();
         let start = rig.start.load(SeqCst);
         let peer = Some(*self.bound.lock()).filter(|(of, _)| *of == start).and_then(|(_, peer)| peer);

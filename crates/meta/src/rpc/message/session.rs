@@ -79,7 +79,10 @@ messages! {
         line: u64,
     }
     /// After a [`Resume`] in a new run of the server: all that the earlier one answered, and that it may have lost, was sent again.
-    Resent {}
+    Resent {
+        /// Changes up to this number that come now are not to be done any more; 0 bars none.
+        barred: u64,
+    }
     /// A session as status shows it.
     SessionStatus {
         /// The session.

@@ -140,7 +140,7 @@ impl Stuff {
             Request::Hold(Hold { inos }),
             Request::ListSessions(ListSessions {}),
             Request::SyncLog(SyncLog { life: self.c, record: self.b }),
-            Request::Resent(Resent {}),
+            Request::Resent(Resent { barred: 0 }),
             Request::Ship(Ship { line: self.a }),
         ]
     }

@@ -26,6 +26,7 @@ impl Server {
 
     pub(super) fn resume(&self, now: Duration, resume: &Resume) -> Result<Outcome, Fault> {
         let mut peer = Peer { session: resume.session, epoch: resume.epoch };
+        let (mut durable, mut fenced) = (self.adopt(now, peer)?, None);
         {
             let mut state = self.state.lock();
             state.lapse(now);
@@ -35,7 +36,6 @@ impl Server {
             }
         }
         let stored = self.names.session(peer.session)?.ok_or(Fault::Ended)?;
-        let (mut durable, mut fenced) = (Seq(0), None);
         if let Some(claim) = resume.take_over {
             let taken = self.names.take_over_session(peer.session, peer.epoch, claim)?;
             fenced = Some(Peer { epoch: taken.value.ok_or(Fault::Fenced)?, ..peer });
@@ -55,7 +55,7 @@ impl Server {
             state.answer_locks();
             state.events.push(Event::Fenced(fenced));
             // What the old incarnation had answers to, it alone could send again.
-            state.resent(peer.session);
+            state.resent(peer.session, 0);
         }
         let before = state.sessions.resume(peer, now)?;
         let kept = before == Liveness::Live && fenced.is_none();
@@ -74,6 +74,18 @@ impl Server {
         let (lease_ms, numbers) = (lease_ms(&state), state.highest_number(peer.session));
         let value = Resumed { epoch: peer.epoch, lease_ms, kept, pushes, numbers, line: state.line };
         Ok(bound(&state, peer, &value, durable))
+    }
+
+    /// A session that only the server of the line before knows goes on, with no change that it made: the record from which on it does.
+    fn adopt(&self, now: Duration, peer: Peer) -> Result<Seq, Fault> {
+        let Some(adopted) = self.names.adopt_session(peer.session, peer.epoch)? else { return Ok(Seq(0)) };
+        let kept = self.names.kept_numbers(peer.session)?;
+        let mut state = self.state.lock();
+        if state.sessions.exists(peer.session).is_err() {
+            state.load(peer.session, adopted.value, kept, now);
+        }
+        state.sessions.take_over(peer.session, peer.epoch);
+        Ok(adopted.seq)
     }
 
     pub(super) fn of_session(&self, now: Duration, peer: Peer, request: &Request<'_>) -> Result<Outcome, Fault> {
@@ -96,7 +108,7 @@ impl Server {
                 state.reclaim_unheld(inos.clone());
             }
             Request::Hold(Hold { inos }) => state.hold(peer, inos)?,
-            Request::Resent(_) => state.resent(peer.session),
+            Request::Resent(Resent { barred }) => state.resent(peer.session, *barred),
             Request::SyncLog(SyncLog { life, record }) => {
                 let is_ours = *life == state.life;
                 let durable = if is_ours { Seq(*record).min(self.names.store().visible()) } else { Seq(0) };

@@ -110,10 +110,11 @@ impl State {
         }
     }
 
-    /// The session has sent all again.
-    pub fn resent(&mut self, session: SessionId) {
+    /// The session has sent all again. Numbers up to `barred` count as seen: what comes under them is late.
+    pub fn resent(&mut self, session: SessionId, barred: u64) {
         if let Some(client) = self.clients.get_mut(&session) {
             client.resent = true;
+            client.numbers.seen = client.numbers.seen.max(barred);
         }
     }
 

@@ -89,7 +89,7 @@ impl Rig {
     /// Resumes a session that has nothing to send again.
     fn resume(&self, peer: Peer, take_over: bool, uses: &[Ino]) -> std::result::Result<Resumed, Fault> {
         let resumed = self.resume_only(peer, take_over, uses)?;
-        self.ask(Peer { epoch: resumed.epoch, ..peer }, &Resent {})?;
+        self.ask(Peer { epoch: resumed.epoch, ..peer }, &Resent { barred: 0 })?;
         Ok(resumed)
     }
 

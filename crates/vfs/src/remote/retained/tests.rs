@@ -66,13 +66,15 @@ fn a_line_that_lacks_more_than_what_is_kept_gets_nothing() {
     let retained = of_life(1);
     assert!(retained.keep(1, head(1, 10, 10), || panic!("it is durable already")));
     assert!(retained.keep(2, head(1, 10, 12), || kept(2)) && retained.keep(3, head(1, 10, 13), || kept(3)));
-    assert_eq!(retained.begin_line(2, 1, [Ino(8)].into_iter()), None);
+    assert!(!retained.is_ahead_of(1) && retained.last() == 3);
+    retained.begin_life(2);
     assert_eq!(retained.numbers(), [2, 3]);
     assert!(!retained.take_lost(None) && !retained.keep(4, head(1, 10, 14), || kept(4)));
     retained.sent_again(2, head(2, 0, 20));
     retained.synced(2, 20);
-    assert_eq!(retained.begin_line(3, 1, [Ino(8)].into_iter()), Some(1));
-    assert_eq!(retained.first(), None);
+    assert!(retained.is_ahead_of(1));
+    assert_eq!(retained.lose_all(1, [Ino(8)].into_iter()), 1);
+    assert_eq!((retained.first(), retained.last()), (None, 1));
     assert!(retained.take_lost(Some(Ino(3))) && retained.take_lost(Some(Ino(8))) && !retained.take_lost(Some(Ino(2))));
-    assert_eq!(retained.begin_line(4, 1, [Ino(8)].into_iter()), None, "that was told");
+    assert!(!retained.is_ahead_of(1), "that was told");
 }

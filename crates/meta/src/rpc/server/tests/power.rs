@@ -80,7 +80,7 @@ fn what_was_lost_is_made_again_as_it_was() {
         rig.again(peer, change).expect("made again");
         rig.again(peer, change).expect("its answer was lost");
     }
-    rig.ask(peer, &Resent {}).expect("told");
+    rig.ask(peer, &Resent { barred: 0 }).expect("told");
     assert_eq!(rig.lookup(peer, "file").expect("found").ino, file.0.ino, "open files go on");
     assert!(matches!(rig.lookup(peer, "kept"), Err(Fault::Meta(crate::Error::NotFound))));
     let new = rig.create(peer, "new").ino;
@@ -100,7 +100,7 @@ fn without_a_loss_nothing_is_done_again() {
     rig.resume_only(peer, false, &[]).expect("resumed");
     rig.again(peer, &made).expect("the first answer");
     rig.again(peer, &rig.kept(peer, &Setattr { ino: file.ino, set }, Ino(0))).expect("the first answer");
-    rig.ask(peer, &Resent {}).expect("told");
+    rig.ask(peer, &Resent { barred: 0 }).expect("told");
     assert_eq!(rig.lookup(peer, "file").expect("found"), changed);
 }
 
@@ -117,7 +117,7 @@ fn new_changes_wait_for_those_that_are_sent_again() {
     rig.resume_only(a, false, &[]).expect("resumed");
     assert_eq!(rig.poll(), [], "it has not sent anything yet");
     rig.again(a, &made).expect("made again");
-    rig.ask(a, &Resent {}).expect("told");
+    rig.ask(a, &Resent { barred: 0 }).expect("told");
     let events = rig.poll();
     let [Event::Reply { token: released, reply, .. }] = &events[..] else { panic!("{events:?}") };
     assert_eq!(*released, waits);
@@ -147,8 +147,8 @@ fn a_change_waits_for_what_it_stands_on() {
     rig.again(a, &dir_made).expect("made again");
     assert_eq!(rig.released(), [first]);
     rig.again(b, &made).expect("there");
-    rig.ask(a, &Resent {}).expect("told");
-    rig.ask(b, &Resent {}).expect("told");
+    rig.ask(a, &Resent { barred: 0 }).expect("told");
+    rig.ask(b, &Resent { barred: 0 }).expect("told");
     assert_eq!(rig.ask(b, &Getattr { ino }).expect("there").ino, ino);
 }
 
@@ -173,7 +173,7 @@ fn two_that_wait_for_each_other_do_not_wait_for_ever() {
     let waits = token(&rig.server.handle(rig.now.get(), Some(a), of_a.method, &body));
     assert!(matches!(rig.again(b, &of_b), Err(Fault::Meta(crate::Error::Exists))), "nobody else is to come");
     assert_eq!(rig.released(), [], "b may send more");
-    rig.ask(b, &Resent {}).expect("told");
+    rig.ask(b, &Resent { barred: 0 }).expect("told");
     assert_eq!(rig.released(), [waits]);
 }
 
@@ -194,7 +194,7 @@ fn nobody_waits_longer_than_a_lease_and_who_comes_then_may_find_its_change_in_co
     rig.resume_only(a, false, &[]).expect("resumed");
     assert!(matches!(rig.again(a, &lost), Err(Fault::Meta(crate::Error::Exists))));
     rig.again(a, &other).expect("nobody else made it");
-    rig.ask(a, &Resent {}).expect("told");
+    rig.ask(a, &Resent { barred: 0 }).expect("told");
     rig.lookup(a, "other").expect("found");
 }
 
