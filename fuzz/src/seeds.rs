@@ -155,7 +155,7 @@ fn dumped() -> Vec<u8> {
 /// A mount in which nothing is open, and one with a file that is open twice and has no name, a listing, and bytes that were lost.
 fn hand_overs() -> Vec<(&'static str, Vec<u8>)> {
     let negotiated = Negotiated { minor: 45, flags: 0x1_4089_9821, max_write: 1 << 20, max_readahead: 1 << 20 };
-    let file = |handle, atime_due| OpenFile { handle: HandleId(handle), ino: Ino(9), atime_due };
+    let file = |handle, atime_due| OpenFile { handle: HandleId(handle), ino: Ino(9), atime_due, owes_loss: !atime_due };
     let open = OpenState {
         files: vec![file(1, true), file(4, false)],
         dirs: vec![OpenDir { handle: HandleId(2), ino: Ino::ROOT, until: 77 }],

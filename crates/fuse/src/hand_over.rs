@@ -64,10 +64,14 @@ layout! {
     Header {
         minor: U32, max_write: U32, max_readahead: U32, lost: U32, flags: U64, files: U64, dirs: U64, orphans: U64
     }
-    FileWire { handle: U64, ino: U64, atime_due: u8 }
+    FileWire { handle: U64, ino: U64, flags: u8 }
     DirWire { handle: U64, ino: U64, until: U64 }
     OrphanWire { ino: U64, forgotten: u8 }
 }
+
+/// Flags of an open file.
+const ATIME_DUE: u8 = 1;
+const OWES_LOSS: u8 = 2;
 
 impl HandOver {
     /// As bytes.
@@ -86,8 +90,9 @@ impl HandOver {
         };
         let mut out = Prefix { magic: MAGIC, format: FORMAT.into() }.as_bytes().to_vec();
         out.extend_from_slice(header.as_bytes());
-        for OpenFile { handle, ino, atime_due } in &open.files {
-            let file = FileWire { handle: handle.0.into(), ino: ino.0.into(), atime_due: u8::from(*atime_due) };
+        for OpenFile { handle, ino, atime_due, owes_loss } in &open.files {
+            let flags = if *atime_due { ATIME_DUE } else { 0 } | if *owes_loss { OWES_LOSS } else { 0 };
+            let file = FileWire { handle: handle.0.into(), ino: ino.0.into(), flags };
             out.extend_from_slice(file.as_bytes());
         }
         for OpenDir { handle, ino, until } in &open.dirs {
@@ -124,7 +129,9 @@ fn decode_3(bytes: &[u8]) -> Option<HandOver> {
         return None;
     }
     let (files, rest) = list(rest, &header.files, |file: &FileWire| {
-        Some(OpenFile { handle: handle(&file.handle)?, ino: ino(&file.ino)?, atime_due: truth(file.atime_due.into())? })
+        let (atime_due, owes_loss) = (file.flags & ATIME_DUE != 0, file.flags & OWES_LOSS != 0);
+        let open = OpenFile { handle: handle(&file.handle)?, ino: ino(&file.ino)?, atime_due, owes_loss };
+        (file.flags & !(ATIME_DUE | OWES_LOSS) == 0).then_some(open)
     })?;
     let (dirs, rest) = list(rest, &header.dirs, |dir: &DirWire| {
         Some(OpenDir { handle: handle(&dir.handle)?, ino: ino(&dir.ino)?, until: dir.until.get() })
@@ -208,7 +215,12 @@ mod tests {
 
     fn state() -> HandOver {
         let negotiated = Negotiated { minor: 45, flags: u64::MAX, max_write: 1 << 20, max_readahead: 7 };
-        let file = |handle, ino| OpenFile { handle: HandleId(handle), ino: Ino(ino), atime_due: handle == 3 };
+        let file = |handle, ino| OpenFile {
+            handle: HandleId(handle),
+            ino: Ino(ino),
+            atime_due: handle == 3,
+            owes_loss: ino == 5,
+        };
         let open = OpenState {
             files: vec![file(1, 9), file(3, 9)],
             dirs: vec![OpenDir { handle: HandleId(2), ino: Ino(1), until: 77 }],

@@ -171,9 +171,9 @@ impl VfsHandler {
             }
             Operation::SetLk { lock, wait } => self.set_lock(request.unique, ino, lock, wait),
             Operation::GetLk(lock) => self.test_lock(request.unique, ino, lock),
-            Operation::Fsync { .. } => {
+            Operation::Fsync { fh, .. } => {
                 self.vfs.namespace().publish(ino)?;
-                self.vfs.namespace().sync(Some(ino))?;
+                self.vfs.sync_metadata(ino, HandleId(fh))?;
                 Ok(self.sync())
             }
             Operation::FsyncDir { .. } => {

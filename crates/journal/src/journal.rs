@@ -287,8 +287,8 @@ impl Journal {
             let inner = self.inner.lock();
             !inner.spares.is_empty() || inner.offset + bytes <= inner.active().bytes
         };
-        let JournalOptions { dir, segment_bytes, .. } = self.options();
-        !fits && self.directory.disk.space(dir).is_ok_and(|space| space.available_bytes < *segment_bytes)
+        let least = self.options().segment_bytes_min();
+        !fits && self.directory.disk.space(&self.options().dir).is_ok_and(|space| space.available_bytes < least)
     }
 
     /// Leaves a note of what is durable, for a recovery that finds the last records damaged: with it they are corrupt, without it
@@ -331,7 +331,7 @@ impl Journal {
         // A disk that is full must still take that data is stored, and that a process begins to store it.
         let is_spared = class == Class::Data
             && inner.offset > SEGMENT_HEADER_BYTES
-            && in_active + self.options().segment_bytes / SPARED_SHARE > active_bytes;
+            && in_active + self.options().segment_bytes.min(active_bytes) / SPARED_SHARE > active_bytes;
         if fits && !is_spared {
             return Ok(());
         }

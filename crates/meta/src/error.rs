@@ -56,6 +56,9 @@ pub enum Error {
     /// The lease ended, and with it the locks under which something was written.
     #[error("the locks are lost under which this was written")]
     LocksLost,
+    /// Something that was done is lost, and could not be done again.
+    #[error("something that was done here is lost: the server lost it, and it could not be done again")]
+    Lost,
     /// A change refers to bytes that were deleted since, as nobody had used them for long.
     #[error("the bytes that it refers to were deleted since")]
     Gone,

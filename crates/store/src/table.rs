@@ -163,6 +163,10 @@ impl Table {
             },
         };
         let table = Self { file, header, rewrite: false };
+        if found.is_none() {
+            // The other copy's place: on a disk that is full by then the next epoch must find it.
+            table.file.write_all_at(&[0; HEADER_BYTES as usize], HEADER_BYTES)?;
+        }
         table.write_header(volume, found.map(|old| old.epoch))?;
         disk.sync_dir(dir)?;
         Ok(table)

@@ -81,6 +81,7 @@ pub fn errno(error: &Meta) -> Errno {
         Meta::Away
         | Meta::Fenced
         | Meta::LocksLost
+        | Meta::Lost
         | Meta::Gone
         | Meta::Server(_)
         | Meta::Corrupt(_)

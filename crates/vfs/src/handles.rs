@@ -6,7 +6,7 @@ pub use open_state::{OpenDir, OpenFile, OpenState};
 
 use crate::{Failure, Vfs, ahead::Reads, files::FileState};
 use sluice_base::{Errno, Ino};
-use sluice_meta::{Attr, atime_is_due};
+use sluice_meta::{Attr, Error, atime_is_due};
 use sluice_run::collections::HashMap;
 use sluice_run::lock::Mutex;
 use std::sync::{
@@ -26,8 +26,17 @@ pub struct FileHandle {
     pub(crate) atime_due: AtomicBool,
     /// Nobody reads through it any more.
     pub(crate) closed: AtomicBool,
+    /// Something of the file was lost, and a sync through another handle has told it.
+    pub(crate) owes_loss: AtomicBool,
     /// What its reads look like.
     pub(crate) reads: Reads,
+}
+
+impl FileHandle {
+    fn new(file: Arc<FileState>, atime_due: bool, owes_loss: bool) -> Self {
+        let (atime_due, owes_loss) = (atime_due.into(), owes_loss.into());
+        Self { file, atime_due, closed: false.into(), owes_loss, reads: Reads::default() }
+    }
 }
 
 /// An open directory.
@@ -68,6 +77,9 @@ impl<T> Table<T> {
     }
     fn get(&self, id: HandleId) -> Option<Arc<T>> {
         self.shard(id).lock().get(&id.0).cloned()
+    }
+    fn each(&self, visit: impl Fn(&T)) {
+        self.shards.iter().for_each(|shard| shard.lock().values().for_each(|value| visit(value)));
     }
     fn remove(&self, id: HandleId) -> Option<Arc<T>> {
         self.shard(id).lock().remove(&id.0)
@@ -116,14 +128,29 @@ impl Vfs {
     pub(crate) fn opened(&self, file: Arc<FileState>, attr: &Attr) -> Opened {
         let due = attr.is_file() && atime_is_due(attr, self.parts.clock.wall());
         let handle = self.new_handle();
-        let open = FileHandle { file, atime_due: due.into(), closed: false.into(), reads: Reads::default() };
-        self.handles.files.insert(handle, Arc::new(open));
+        self.handles.files.insert(handle, Arc::new(FileHandle::new(file, due, false)));
         Opened { handle, keep_cache: !due }
     }
 
     /// The open file of a handle.
     pub(crate) fn file(&self, handle: HandleId) -> Result<Arc<FileHandle>, Errno> {
         self.handles.files.get(handle).ok_or(Errno::EBADF)
+    }
+
+    /// Has what was done to an open file durable where its metadata is. What was lost of it is told once through each handle that was open, as
+    /// the kernel does for its own file systems (fsync(2)).
+    pub fn sync_metadata(&self, ino: Ino, handle: HandleId) -> Result<(), Failure> {
+        let done = self.namespace().sync(Some(ino));
+        if let Err(Error::Lost | Error::LocksLost) = &done {
+            self.handles.files.each(|open| {
+                if open.file.ino == ino {
+                    open.owes_loss.store(true, Ordering::Relaxed);
+                }
+            });
+        }
+        let is_told = matches!(done, Ok(()) | Err(Error::Lost | Error::LocksLost));
+        let owed = is_told && self.file(handle).is_ok_and(|open| open.owes_loss.swap(false, Ordering::Relaxed));
+        if owed { Err(Error::Lost.into()) } else { Ok(done?) }
     }
 
     /// Closes a file's handle.

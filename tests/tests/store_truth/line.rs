@@ -182,6 +182,8 @@ fn a_mount_goes_on_when_its_server_changes_between_lines() {
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         scope.spawn(|| {
+            // What waits over the change fails, where the server had synced `two` and it is gone.
+            wait_for("the mount to go on", LIMIT, || File::create(mount.path("three")).is_ok());
             drop(write("three"));
             let _ = sender.send(fs::read(mount.path("one")).unwrap());
         });

@@ -1,11 +1,11 @@
 //! What programs have open, as one process tells it to the next that serves the same mount.
 
 use super::{DirHandle, FileHandle, HandleId, Table};
-use crate::{Vfs, ahead::Reads, files::Orphan};
+use crate::{Vfs, files::Orphan};
 use sluice_base::Ino;
 use std::sync::{
     Arc,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 /// All that a front end may still ask for by number: what is not here, nobody has open. In the order of the numbers.
@@ -30,6 +30,8 @@ pub struct OpenFile {
     pub ino: Ino,
     /// The next read updates the access time.
     pub atime_due: bool,
+    /// Its next sync tells that something of the file was lost.
+    pub owes_loss: bool,
 }
 
 /// An open directory.
@@ -58,8 +60,8 @@ impl Vfs {
     /// What is open, while no request of the front end is under way.
     pub fn open_state(&self) -> OpenState {
         let file = |handle, open: &FileHandle| {
-            let atime_due = open.atime_due.load(Ordering::Relaxed);
-            OpenFile { handle, ino: open.file.ino, atime_due }
+            let load = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
+            OpenFile { handle, ino: open.file.ino, atime_due: load(&open.atime_due), owes_loss: load(&open.owes_loss) }
         };
         let dir =
             |handle, open: &DirHandle| OpenDir { handle, ino: open.ino, until: open.until.load(Ordering::Relaxed) };
@@ -76,9 +78,9 @@ impl Vfs {
         let OpenState { files, dirs, orphans, lost } = state;
         let last = files.last().map(|open| open.handle).max(dirs.last().map(|open| open.handle));
         self.handles.next.store(last.map_or(0, |last| last.0), Ordering::Relaxed);
-        for OpenFile { handle, ino, atime_due } in files {
+        for OpenFile { handle, ino, atime_due, owes_loss } in files {
             let file = self.files.acquire(ino);
-            let open = FileHandle { file, atime_due: atime_due.into(), closed: false.into(), reads: Reads::default() };
+            let open = FileHandle::new(file, atime_due, owes_loss);
             self.handles.files.insert(handle, Arc::new(open));
         }
         for OpenDir { handle, ino, until } in dirs {

@@ -56,7 +56,7 @@ impl Remote {
         }
         self.sync_log()?;
         if self.session.retained.take_lost(ino) {
-            return Err(Error::Server("it lost changes that could not be made again".into()));
+            return Err(Error::Lost);
         }
         if self.dropped.lock().take(ino) {
             return Err(Error::LocksLost);

@@ -1,4 +1,4 @@
-//! Files of which something is lost, each to be told once.
+//! Files of which something is lost, each to be told once; and once more all together, to who syncs everything (syncfs(2)).
 
 use sluice_base::Ino;
 use std::collections::BTreeSet;
@@ -21,11 +21,14 @@ pub struct Lost {
     inos: BTreeSet<Ino>,
     /// More than are remembered.
     others: bool,
+    /// Something, since everything was synced.
+    any: bool,
 }
 
 impl Lost {
     /// Something of a file is lost.
     pub fn add(&mut self, ino: Ino) {
+        self.any = true;
         if self.inos.len() < LOST_MAX {
             self.inos.insert(ino);
         } else {
@@ -42,15 +45,16 @@ impl Lost {
     pub fn inherit(&mut self, losses: Losses) {
         losses.inos.into_iter().for_each(|ino| self.add(ino));
         self.others |= losses.others;
+        self.any |= losses.others;
     }
 
-    /// Whether something of `ino`, or of anything, was lost since this was asked last.
+    /// Whether something of `ino`, or of anything, was lost since the same was asked last.
     pub fn take(&mut self, ino: Option<Ino>) -> bool {
         match ino {
             Some(ino) => self.inos.remove(&ino) || self.others,
             None => {
-                let others = std::mem::take(&mut self.others);
-                !std::mem::take(&mut self.inos).is_empty() || others
+                self.others = false;
+                std::mem::take(&mut self.any)
             }
         }
     }

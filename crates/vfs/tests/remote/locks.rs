@@ -33,6 +33,7 @@ fn what_was_written_under_a_lost_lock_is_not_published_and_told_once() {
     assert!(told.lock().unwrap().iter().any(|what| what.ino() == Some(file)), "whoever keeps copies drops them");
     assert!(matches!(a.run(|a| a.publish(file)), Err(Error::LocksLost)), "a close tells it");
     a.run(|a| a.publish(file)).unwrap();
+    assert!(matches!(a.run(|a| a.sync(None)), Err(Error::LocksLost)), "and who syncs everything");
     a.run(|a| a.sync(None)).unwrap();
     // It is gone for good, and what is written from now on is not.
     let a = rig.mount_killed(a);

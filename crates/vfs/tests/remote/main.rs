@@ -289,7 +289,7 @@ fn a_change_that_came_between_is_told_by_the_next_sync() {
     let theirs = b.create(ROOT, "file");
     assert_ne!(theirs, lost);
     assert_eq!((a.find(ROOT, "file"), a.find(ROOT, "kept")), (Ok(theirs), Ok(kept)));
-    assert!(matches!(a.run(|a| a.sync(Some(lost))), Err(Error::Server(_))));
+    assert!(matches!(a.run(|a| a.sync(Some(lost))), Err(Error::Lost)));
     a.run(|a| a.sync(Some(lost))).unwrap();
     a.run(|a| a.sync(Some(kept))).unwrap();
     rig.check();
