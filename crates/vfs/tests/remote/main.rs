@@ -243,6 +243,22 @@ fn a_mount_that_its_recovered_server_never_heard_of_goes_on() {
     rig.check();
 }
 
+/// Nothing is kept, so it has nothing to make durable: whether the server has what it had is not known while it is away.
+#[test]
+fn a_sync_asks_a_server_that_is_away() {
+    let rig = Rig::new();
+    let a = rig.mount("a");
+    let file = a.create(ROOT, "file");
+    a.run(|a| a.sync(Some(file))).unwrap();
+    let asked = rig.asked();
+    a.run(|a| a.sync(Some(file))).unwrap();
+    assert_eq!(rig.asked(), asked, "it was durable");
+    rig.clock.advance(Duration::from_secs(16));
+    a.run(|a| a.sync(Some(file))).unwrap();
+    assert!(rig.asked() > asked, "the lease had ended");
+    rig.check();
+}
+
 /// What it lacks is all kept, so nothing is lost.
 #[test]
 fn a_server_that_was_recovered_from_a_moment_ago_gets_what_is_kept() {
