@@ -331,7 +331,7 @@ impl Journal {
         // A disk that is full must still take that data is stored, and that a process begins to store it.
         let is_spared = class == Class::Data
             && inner.offset > SEGMENT_HEADER_BYTES
-            && in_active + self.options().segment_bytes.min(active_bytes) / SPARED_SHARE > active_bytes;
+            && in_active + self.options().segment_bytes / SPARED_SHARE > active_bytes;
         if fits && !is_spared {
             return Ok(());
         }
