@@ -126,9 +126,7 @@ impl Namespace {
     /// Makes a session known that a mount has from the line before: one that began, or was taken over, behind the state that this line began
     /// with. `None` when it is known as it is, or none of that line.
     pub(crate) fn adopt_session(&self, session: SessionId, epoch: u32) -> Result<Option<Committed<SessionRecord>>> {
-        let (known, lost) = (self.session(session)?, self.store.snapshot().get(&keys::volume(LOST_SESSIONS))?);
-        let lost = lost.as_deref().map(lost_sessions).transpose()?;
-        let is_lost = match (&known, lost) {
+        let is_lost = match (&self.session(session)?, self.lost_sessions()?) {
             (_, None) => false,
             (Some(known), Some(_)) => known.epoch < epoch,
             (None, Some(lost)) => lost.contains(&session.0),
@@ -151,9 +149,19 @@ impl Namespace {
         Ok(Some(adopted))
     }
 
-    /// Removes a session with the results that are kept for it.
+    fn lost_sessions(&self) -> Result<Option<Range<u64>>> {
+        let Some(stored) = self.store.snapshot().get(&keys::volume(LOST_SESSIONS))? else { return Ok(None) };
+        match stored.as_chunks::<8>() {
+            ([known, last], []) => Ok(Some(u64::from_le_bytes(*known) + 1..u64::from_le_bytes(*last) + 1)),
+            _ => Err(Error::Corrupt("which sessions were lost is damaged".into())),
+        }
+    }
+
+    /// Removes a session with the results that are kept for it. Of one that was taken on from the line before it stays that it was: it is not
+    /// to be taken on again.
     pub(crate) fn end_session(&self, session: SessionId) -> Result<()> {
         let (from, to) = keys::results(session);
+        let was_lost = self.lost_sessions()?.is_some_and(|lost| lost.contains(&session.0));
         self.store.transact(|txn| -> Result<()> {
             let mut results = Vec::new();
             txn.scan(&from, &to, &mut |key, _| {
@@ -161,7 +169,14 @@ impl Namespace {
                 ControlFlow::Continue(())
             })?;
             results.iter().for_each(|key| txn.delete(key));
-            txn.delete(&keys::session(session));
+            let key = keys::session(session);
+            match txn.get(&key)? {
+                Some(bytes) if was_lost => {
+                    let record = SessionRecord::decode(&bytes)?;
+                    txn.put(&key, SessionRecord { left: true, ..record }.encode());
+                }
+                _ => txn.delete(&key),
+            }
             Ok(())
         })?;
         Ok(())
@@ -242,14 +257,6 @@ impl Namespace {
     }
 }
 
-fn lost_sessions(stored: &[u8]) -> Result<Range<u64>> {
-    let words = stored.as_chunks::<8>();
-    match words {
-        ([known, last], []) => Ok(u64::from_le_bytes(*known) + 1..u64::from_le_bytes(*last) + 1),
-        _ => Err(Error::Corrupt("which sessions were lost is damaged".into())),
-    }
-}
-
 fn span_records(snapshot: &Snapshot<'_>, ino: Ino, span: u64) -> Result<SpanRecords> {
     let records = records_of(ino, span, usize::MAX, |from, to, visit| snapshot.scan(from, to, visit))?;
     Ok(records.expect("they are within every number of bytes"))
@@ -312,6 +319,23 @@ mod tests {
             assert!(lost.last() < first.first(), "{:?} {:?}", lost.last(), first.first());
             assert!(first.last() < second.first(), "{:?} {:?}", first.last(), second.first());
         }
+    }
+
+    /// One that has ended here stays so: what it had locked and open is others' since.
+    #[test]
+    fn a_session_of_the_line_before_is_taken_on_once() {
+        let names = names();
+        let known = names.begin_named_session(b"known").unwrap().value;
+        let lost = SessionId(known.0 + 1);
+        let adopt = |session, epoch| names.adopt_session(session, epoch).unwrap().map(|done| done.value.epoch);
+        assert_eq!((adopt(lost, 3), adopt(known, 2)), (None, None), "this line has lost nothing");
+        names.begin_line(7 << 40).unwrap();
+        assert_eq!((adopt(lost, 3), adopt(lost, 3), adopt(known, 1), adopt(known, 2)), (Some(3), None, None, Some(2)));
+        names.end_session(lost).unwrap();
+        assert_eq!(adopt(lost, 3), None);
+        let next = names.begin_named_session(b"next").unwrap().value;
+        names.end_session(next).unwrap();
+        assert_eq!((adopt(next, 1), names.session(next).unwrap()), (None, None));
     }
 
     #[test]

@@ -368,7 +368,10 @@ impl Remote {
             self.tell_lost(written.into_iter().map(Invalidation::Data).collect());
         }
         self.session.retained.begin_life(life);
-        session::keep_line(&self.own, line)?;
+        if let Err(error) = session::keep_line(&self.own, line) {
+            // What would be dropped at the next start is dropped already.
+            tracing::warn!(%error, "the journal does not note that the server is of another line");
+        }
         self.session.line.store(line, SeqCst);
         Ok(())
     }

@@ -224,9 +224,11 @@ fn a_mount_that_its_recovered_server_never_heard_of_goes_on() {
         mount.run(|mount| mount.sync(None)).unwrap();
         mount.write_only(old, b"after");
     }
+    assert!(a.lock(old));
     rig.recover(&early, 7 << 40);
     assert!(matches!(a.run(Remote::keep), Err(Error::Server(_))));
     b.keep();
+    assert!(!a.lock(old) && b.lock(old), "others may have had it");
     let killed = rig.mount_killed(killed);
     for mount in [&a, &b, &killed] {
         assert_eq!((mount.find(ROOT, "old"), mount.bytes(old)), (Ok(old), b"before".to_vec()));

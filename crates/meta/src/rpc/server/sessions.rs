@@ -83,6 +83,8 @@ impl Server {
         let mut state = self.state.lock();
         if state.sessions.exists(peer.session).is_err() {
             state.load(peer.session, adopted.value, kept, now);
+            // Nobody kept others from them since this line is served.
+            state.locks.lapsed(peer.session);
         }
         state.sessions.take_over(peer.session, peer.epoch);
         Ok(adopted.seq)
