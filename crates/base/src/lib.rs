@@ -8,6 +8,7 @@
 pub mod allocations;
 pub mod clock;
 pub mod crc;
+pub mod descriptors;
 pub mod disk;
 pub mod entropy;
 pub mod errno;

@@ -30,6 +30,8 @@ pub fn run_detached(log: &Path) -> anyhow::Result<ExitCode> {
     let mut command = Command::new(program);
     command.arg0(arguments.next().unwrap_or_else(|| "sluice".into())).args(arguments);
     command.env(CHILD, log).stdin(Stdio::null()).stdout(Stdio::piped());
+    // What a shell has open is not the mount's: a file of a mount would keep that one busy for as long as this one lives.
+    sluice_base::descriptors::keep_from_children().context("keeping open files from the mount process")?;
     let mut child = command.spawn().context("starting the mount process")?;
     let output = child.stdout.take().expect("it is piped");
     let mut line = String::new();

@@ -2,7 +2,7 @@
 
 use std::{fs, path::Path, process::Command};
 
-use sluice_tests::{Gateway, SECRET, Scratch, TreeOptions, Volume, read_tree, sluice, wait_for};
+use sluice_tests::{Gateway, SECRET, Scratch, TreeOptions, Volume, read_tree, run, sluice, sluice_binary, wait_for};
 
 use crate::needs_binary;
 
@@ -139,6 +139,22 @@ fn a_detached_start_reports_how_it_went() {
         let status = volume.sluice(["status".as_ref(), argument.as_os_str(), "--json".as_ref()]).ok().json();
         assert!(status.is_object(), "{status}");
     }
+    volume.sluice(["umount".as_ref(), mnt.as_os_str()]).ok();
+    // A shell that has a file open, perhaps of another mount, which would stay busy.
+    let open = dir.with_file_name("open");
+    let script = r#"exec 7>"$0"; exec "$@""#;
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(script).arg(&open).arg(sluice_binary()).args([
+        "up".as_ref(),
+        dir.as_os_str(),
+        mnt.as_os_str(),
+        "-d".as_ref(),
+    ]);
+    run(&mut shell, std::time::Duration::from_secs(30)).ok();
+    let pid = sluice(["status".as_ref(), dir.as_os_str(), "--json".as_ref()]).ok().json()["pid"].clone();
+    let open_there = fs::read_dir(format!("/proc/{pid}/fd")).unwrap().flatten();
+    let open_there: Vec<_> = open_there.filter_map(|entry| fs::read_link(entry.path()).ok()).collect();
+    assert!(open_there.len() > 3 && !open_there.contains(&open), "{open_there:?}");
     volume.sluice(["umount".as_ref(), mnt.as_os_str()]).ok();
     wait_for("the mount point to be empty", std::time::Duration::from_secs(5), || !mnt.join("f").exists());
     volume.fsck_is_clean();

@@ -34,6 +34,7 @@ pub fn look(dir: &Path, config: &VolumeConfig) -> anyhow::Result<Value> {
     .into();
     let looked = config.id().and_then(|id| match &mount {
         Some(_) => volume::look(dir, id).map(|(left, bytes)| {
+            status["unpublished_changes"] = left.changes.into();
             let objects = left.objects.len() as u64;
             Unstored { objects, bytes, elsewhere_bytes: 0 }
         }),
