@@ -166,13 +166,13 @@ impl VfsHandler {
             Operation::Flush { fh, lock_owner } => {
                 // Last what tells a loss, once: what comes before may be done again where it may wait.
                 self.flushed(ino, HandleId(fh), lock_owner)?;
-                self.vfs.namespace().publish(ino)?;
+                self.vfs.publish(ino, HandleId(fh))?;
                 Ok(Answer::Done)
             }
             Operation::SetLk { lock, wait } => self.set_lock(request.unique, ino, lock, wait),
             Operation::GetLk(lock) => self.test_lock(request.unique, ino, lock),
             Operation::Fsync { fh, .. } => {
-                self.vfs.namespace().publish(ino)?;
+                self.vfs.publish(ino, HandleId(fh))?;
                 self.vfs.sync_metadata(ino, HandleId(fh))?;
                 Ok(self.sync())
             }

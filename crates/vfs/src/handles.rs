@@ -137,20 +137,34 @@ impl Vfs {
         self.handles.files.get(handle).ok_or(Errno::EBADF)
     }
 
+    /// Tells others what was written through a handle, as its close does; what was lost of the file is told as by [`Vfs::sync_metadata`].
+    pub fn publish(&self, ino: Ino, handle: HandleId) -> Result<(), Failure> {
+        self.telling_losses(ino, handle, self.namespace().publish(ino))
+    }
+
     /// Has what was done to an open file durable where its metadata is. What was lost of it is told once through each handle that was open, as
-    /// the kernel does for its own file systems (fsync(2)).
+    /// the kernel does for its own file systems (fsync(2)); until then nothing is written through that.
     pub fn sync_metadata(&self, ino: Ino, handle: HandleId) -> Result<(), Failure> {
-        let done = self.namespace().sync(Some(ino));
-        if let Err(Error::Lost | Error::LocksLost) = &done {
+        self.telling_losses(ino, handle, self.namespace().sync(Some(ino)))
+    }
+
+    fn telling_losses(&self, ino: Ino, handle: HandleId, done: Result<(), Error>) -> Result<(), Failure> {
+        if matches!(done, Err(Error::Lost)) {
             self.handles.files.each(|open| {
                 if open.file.ino == ino {
                     open.owes_loss.store(true, Ordering::Relaxed);
                 }
             });
         }
-        let is_told = matches!(done, Ok(()) | Err(Error::Lost | Error::LocksLost));
-        let owed = is_told && self.file(handle).is_ok_and(|open| open.owes_loss.swap(false, Ordering::Relaxed));
+        let may_tell = matches!(done, Ok(()) | Err(Error::Lost));
+        let owed = may_tell && self.file(handle).is_ok_and(|open| open.owes_loss.swap(false, Ordering::Relaxed));
         if owed { Err(Error::Lost.into()) } else { Ok(done?) }
+    }
+
+    /// The open file of a handle to be written through.
+    pub(crate) fn file_to_write(&self, handle: HandleId) -> Result<Arc<FileHandle>, Errno> {
+        let open = self.file(handle)?;
+        if open.owes_loss.load(Ordering::Relaxed) { Err(Errno::EIO) } else { Ok(open) }
     }
 
     /// Closes a file's handle.

@@ -34,7 +34,7 @@ impl Vfs {
     }
 
     fn write_now(&self, handle: HandleId, offset: u64, bytes: &[u8], kill_suidgid: bool) -> Result<(), Failure> {
-        let open = self.file(handle)?;
+        let open = self.file_to_write(handle)?;
         self.write_file(&open.file, Some(offset), bytes, kill_suidgid)
     }
 
@@ -46,7 +46,7 @@ impl Vfs {
     }
 
     fn append_now(&self, handle: HandleId, bytes: &[u8], kill_suidgid: bool) -> Result<(), Failure> {
-        let open = self.file(handle)?;
+        let open = self.file_to_write(handle)?;
         self.write_file(&open.file, None, bytes, kill_suidgid)
     }
 

@@ -330,8 +330,8 @@ fn a_sync_is_not_answered_by_a_server_of_another_line() {
     });
     let log = mount.log();
     assert!(log.contains("recovered from its store since") || log.contains("recovered from an earlier state"), "{log}");
-    // It goes on.
-    sync("after").unwrap();
+    // It goes on, a moment later.
+    wait_for("changes to be done again", LIMIT, || sync("after").is_ok());
     assert_eq!(fs::read(mount.path("before")).unwrap(), b"text");
     mount.umount();
     server.stop();
@@ -369,16 +369,17 @@ fn what_a_mount_did_last_is_lost_as_a_whole() {
         assert_eq!(done.unwrap_err().raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()));
     };
     let long = noise(3, 300_000);
-    for name in ["old", "older", "oldest"] {
-        drop(write(mount.path(name), &long));
-    }
+    let older = ["older-0", "older-1", "older-2"];
+    let oldest = ["oldest-0", "oldest-1", "oldest-2"];
+    let names = || ["old"].into_iter().chain(older).chain(oldest);
+    names().for_each(|name| drop(write(mount.path(name), &long)));
     volume.sluice(["flush".as_ref(), mount.root().as_os_str()]).ok();
     gateway.stop();
     let late = server.mount("late");
     let mounts = [("a", &mount), ("late", &late)];
     let mut held = Vec::new();
     let mut writers = Vec::new();
-    for ((name, mount), base) in mounts.into_iter().zip(["older", "oldest"]) {
+    for ((name, mount), base) in mounts.into_iter().zip(["older-0", "oldest-0"]) {
         held.extend((0..20).map(|n| write(mount.path(format!("{name}-{n}")), b"ours")));
         // A second descriptor is told as well.
         held.push(File::open(mount.path(format!("{name}-0"))).unwrap());
@@ -393,9 +394,9 @@ fn what_a_mount_did_last_is_lost_as_a_whole() {
     assert!(writers.iter_mut().all(|child| told(child) == "done\n"));
     server.kill9();
     std::thread::scope(|scope| {
-        // They wait for the server that comes back.
-        let removals = [mount.path("older"), late.path("oldest")];
-        let removals = removals.map(|path| scope.spawn(|| fs::remove_file(path)));
+        // They wait for the server that comes back, one of each directory, and the others in the kernel for that one.
+        let removals = older.map(|name| mount.path(name)).into_iter().chain(oldest.map(|name| late.path(name)));
+        let removals: Vec<_> = removals.map(|path| scope.spawn(|| fs::remove_file(path))).collect();
         gateway.start();
         fs::remove_dir_all(volume.dir()).unwrap();
         recover_lost(&volume, &store).ok();
@@ -409,11 +410,12 @@ fn what_a_mount_did_last_is_lost_as_a_whole() {
         drop(write(other.path(format!("theirs-{n}")), b"theirs"));
     }
     for (name, mount) in mounts {
+        wait_for("changes to be done again", LIMIT, || File::create(mount.path(format!("{name}-new"))).is_ok());
         drop(write(mount.path(format!("{name}-new")), b"new"));
         assert!(!mount.path(format!("{name}-moved")).exists(), "it was in no state that the store had");
     }
     for (by, mount) in mounts.into_iter().chain([("b", &other)]) {
-        for name in ["old", "older", "oldest"] {
+        for name in names() {
             assert!(fs::read(mount.path(name)).unwrap() == long, "{name} in {by}");
         }
     }

@@ -28,6 +28,9 @@ use std::{
 
 /// Before somebody looks again whether the session may ask.
 const SILENT_INTERVAL: Duration = Duration::from_millis(100);
+/// After a loss nothing is changed for so long: what was asked for before it may still come, as the kernel lets the changes of a directory, or
+/// of a file, wait for each other.
+const REFUSED_TIME: Duration = Duration::from_secs(2);
 /// Of one call, without a pause.
 const RESUMPTIONS_AT_ONCE: u32 = 3;
 
@@ -90,6 +93,8 @@ pub struct Session {
     pub(super) line: AtomicU64,
     /// How often the server went on without what this mount had done. What waits for an answer over that fails.
     losses: AtomicU64,
+    /// Until then, in nanoseconds of the monotonic clock, nothing is changed.
+    refused_until: AtomicU64,
     /// Changes up to this number that had no answer then are not done any more.
     barred: AtomicU64,
     pub(super) retained: Retained,
@@ -114,6 +119,7 @@ impl Session {
             life: AtomicU32::new(life),
             line: AtomicU64::new(line),
             losses: AtomicU64::new(0),
+            refused_until: AtomicU64::new(0),
             barred: AtomicU64::new(0),
             retained: Retained::new(life, last_number),
             id,
@@ -198,7 +204,7 @@ pub(super) fn failed(fault: Fault) -> Error {
 }
 
 /// What waited while the server lost what this mount had done before: a program that reads and writes on would do so on what is not there.
-fn overtaken() -> Error {
+pub(super) fn overtaken() -> Error {
     Error::Server("it was recovered from an earlier state of the volume meanwhile, and what was asked for before is not done there".into())
 }
 
@@ -210,6 +216,11 @@ fn handed_over() -> Error {
 impl Remote {
     fn now_ns(&self) -> u64 {
         self.clock.monotonic().as_nanos() as u64
+    }
+
+    /// Whether the server lost so lately what this mount had done that what is asked for now may have been asked for before.
+    pub(super) fn is_refusing(&self) -> bool {
+        self.now_ns() < self.session.refused_until.load(SeqCst)
     }
 
     /// Whether what is cached may be believed now.
@@ -277,7 +288,7 @@ impl Remote {
             if self.session.over.load(SeqCst) {
                 return Err((never, Error::Fenced));
             }
-            if self.session.losses.load(SeqCst) != losses {
+            if self.session.losses.load(SeqCst) != losses || (number.is_some() && self.is_refusing()) {
                 return Err((never, overtaken()));
             }
             let resumed = self.session.resumed.lock().count;
@@ -356,6 +367,7 @@ impl Remote {
         if self.session.retained.is_ahead_of(numbers) {
             let written = self.drop_unfounded(numbers)?;
             self.session.barred.store(self.session.last_number(), SeqCst);
+            self.session.refused_until.store(self.now_ns() + REFUSED_TIME.as_nanos() as u64, SeqCst);
             self.session.losses.fetch_add(1, SeqCst);
             let held: Vec<Ino> = self.held.lock().iter().chain(&written).copied().collect();
             let kept = self.session.retained.lose_all(numbers, held.into_iter());
@@ -363,7 +375,7 @@ impl Remote {
                 kept,
                 written = written.len(),
                 "the server goes on from an earlier state of the volume: what this mount did in the last seconds before it was recovered from \
-                 its store is lost, what waits for it fails, and the next sync of each file that is open fails once"
+                 its store is lost; what waits for it, and all changes for a moment, fail, and so does once the next write, sync or close of each file that was open"
             );
             self.tell_lost(written.into_iter().map(Invalidation::Data).collect());
         }

@@ -48,6 +48,11 @@ impl Lost {
         self.any |= losses.others;
     }
 
+    /// Whether something of `ino` was lost and is not told.
+    pub fn has(&self, ino: Ino) -> bool {
+        self.others || self.inos.contains(&ino)
+    }
+
     /// Whether something of `ino`, or of anything, was lost since the same was asked last.
     pub fn take(&mut self, ino: Option<Ino>) -> bool {
         match ino {

@@ -1,6 +1,6 @@
 //! What the file layer asks of the metadata.
 
-use super::{Change, LATER_MAX, Remote};
+use super::{Change, LATER_MAX, Remote, calls::overtaken};
 use crate::Metadata;
 use sluice_base::{Ino, ObjectId, Seq, limits::SPAN_BYTES};
 use sluice_meta::{
@@ -294,6 +294,13 @@ impl Metadata for Remote {
         if self.session.over.load(SeqCst) {
             return Err(Error::Fenced);
         }
+        if self.is_refusing() {
+            return Err(overtaken());
+        }
+        // It would stand on what is not there.
+        if self.session.retained.is_lost(ino) {
+            return Err(Error::Lost);
+        }
         let attr = self.server_attr(ino)?;
         match attr.mode & mode::TYPE {
             mode::REGULAR => {}
@@ -321,6 +328,9 @@ impl Metadata for Remote {
             return Ok(());
         }
         self.publish_waiting(ino)?;
+        if self.session.retained.take_lost(Some(ino)) {
+            return Err(Error::Lost);
+        }
         if self.dropped.lock().take(Some(ino)) { Err(Error::LocksLost) } else { Ok(()) }
     }
 

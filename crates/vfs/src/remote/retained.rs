@@ -195,6 +195,11 @@ impl Retained {
         self.0.lock().lost.inherit(losses);
     }
 
+    /// Whether a change of `ino` was lost, and nobody was told.
+    pub fn is_lost(&self, ino: Ino) -> bool {
+        self.0.lock().lost.has(ino)
+    }
+
     /// Whether a change of `ino`, or of anything, was lost since this was asked last.
     pub fn take_lost(&self, ino: Option<Ino>) -> bool {
         self.0.lock().lost.take(ino)

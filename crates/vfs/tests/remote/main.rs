@@ -15,6 +15,8 @@ use std::{
 };
 
 const ROOT: Ino = Ino::ROOT;
+/// As long as a mount changes nothing after a loss.
+const REFUSED_TIME: Duration = Duration::from_secs(2);
 
 fn chmod(bits: u32) -> SetAttributes {
     SetAttributes { mode: Some(bits), ..SetAttributes::default() }
@@ -120,8 +122,10 @@ fn a_server_that_was_recovered_from_far_earlier_gets_nothing_of_before() {
     a.run(|a| a.unlink(ROOT, b"old")).unwrap();
     rig.recover(&early, 7 << 40);
     let (sender, found) = std::sync::mpsc::channel();
+    let clock = rig.clock.clone();
     let asker = std::thread::Builder::new().name("asker".into()).spawn(move || {
         assert!(matches!(a.run(Remote::keep), Err(Error::Server(_))), "it asked for something before");
+        clock.advance(REFUSED_TIME);
         let next = a.create(ROOT, "next");
         let synced = [copy, copy, next].map(|ino| a.run(|a| a.sync(Some(ino))).is_ok());
         let _ = sender.send((a.find(ROOT, "old"), a.find(ROOT, "copy of old").is_err(), next > copy, synced));
@@ -151,10 +155,18 @@ fn a_server_that_was_recovered_does_nothing_that_was_begun_before() {
         (a.find(ROOT, "old"), b.find(ROOT, "old"), a.find(ROOT, "copy of old").is_err()),
         (Ok(old), Ok(old), true)
     );
-    [base, apart].into_iter().for_each(|ino| a.run(|a| a.publish(ino)).unwrap());
-    assert!(a.run(|a| a.sync(Some(base))).is_err());
     assert_eq!((a.bytes(base), b.bytes(base)), (b"before".to_vec(), b"before".to_vec()));
-    assert_eq!(b.bytes(apart), b"after nothing");
+    // What waited in the kernel for the unlink, or for a question, comes now.
+    let is_refused = |done| assert!(matches!(done, Err(Error::Server(_))), "{done:?}");
+    is_refused(a.run(|a| a.rename((ROOT, b"old"), (ROOT, b"moved"), RenameMode::Replace).map(drop)));
+    is_refused(a.try_write(base, b"begun before"));
+    rig.clock.advance(REFUSED_TIME);
+    // A program that goes on with the file without a sync.
+    assert!(matches!(a.try_write(base, b"behind what is lost"), Err(Error::Lost)));
+    assert!(matches!(a.run(|a| a.publish(base)), Err(Error::Lost)), "the close tells it");
+    a.run(|a| a.publish(apart).and_then(|()| a.publish(base))).unwrap_err();
+    a.run(|a| a.publish(base)).unwrap();
+    assert_eq!((b.bytes(base), b.bytes(apart)), (b"before".to_vec(), b"after nothing".to_vec()));
     a.run(|a| a.unlink(ROOT, b"old")).unwrap();
     a.write(base, b"again");
     assert_eq!(b.bytes(base), b"again");
@@ -235,6 +247,7 @@ fn a_mount_that_its_recovered_server_never_heard_of_goes_on() {
         assert!(mount.find(ROOT, "made").is_err() && mount.find(ROOT, "made too").is_err());
     }
     assert!(a.run(|a| a.sync(Some(made))).is_err());
+    rig.clock.advance(REFUSED_TIME);
     for (mount, name) in [(&a, "a"), (&b, "b"), (&killed, "killed")] {
         let ino = mount.create(ROOT, name);
         mount.write(ino, name.as_bytes());

@@ -302,9 +302,13 @@ impl Link for Loopback {
 
 /// Writes a small file as a whole, which stays open.
 pub fn write_only(remote: &Remote, ino: Ino, bytes: &[u8]) {
+    try_write(remote, ino, bytes).unwrap();
+}
+
+fn try_write(remote: &Remote, ino: Ino, bytes: &[u8]) -> sluice_meta::Result<()> {
     let size = SizeChange::Exactly(bytes.len() as u64);
     let change = DataChange { body: Some(Some(bytes)), size, ..DataChange::default() };
-    waiting(|| remote.change_data(ino, &mut FileExtents::default(), &change)).unwrap();
+    waiting(|| remote.change_data(ino, &mut FileExtents::default(), &change))
 }
 
 /// A copy of a log as it is now.
@@ -365,6 +369,11 @@ impl Mount {
     pub fn write(&self, ino: Ino, bytes: &[u8]) {
         self.write_only(ino, bytes);
         self.run(|remote| remote.publish(ino)).unwrap();
+    }
+
+    /// As [`Mount::write_only`], which may fail.
+    pub fn try_write(&self, ino: Ino, bytes: &[u8]) -> sluice_meta::Result<()> {
+        try_write(&self.remote, ino, bytes)
     }
 
     /// As [`Mount::write`], and it stays open.
