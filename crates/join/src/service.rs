@@ -193,7 +193,11 @@ impl MetaService {
             if let Some((_, bound)) = self.connections.lock().get_mut(&from.number()) {
                 *bound = Some(peer);
             }
-            self.sessions.lock().insert(peer.session, from.clone());
+            let mut sessions = self.sessions.lock();
+            sessions.insert(peer.session, from.clone());
+            // Under the lock, as the end of a connection is told.
+            self.server.connected(peer);
+            drop(sessions);
             self.due.notify_one();
         }
         if reply.durable > Seq(0) {

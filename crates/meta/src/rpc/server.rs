@@ -191,6 +191,15 @@ impl Server {
         }
     }
 
+    /// A peer has the connection that its resumption came by, and pushes may go there. Not before: one that goes nowhere would count as taken by the
+    /// ack of a later one.
+    pub fn connected(&self, peer: Peer) {
+        let mut state = self.state.lock();
+        if state.sessions.known(peer).is_ok() {
+            state.connected(peer.session);
+        }
+    }
+
     /// A peer's last connection is gone. Its lease goes on; what was pushed is pushed again when it is back.
     pub fn disconnected(&self, peer: Peer) {
         let mut state = self.state.lock();

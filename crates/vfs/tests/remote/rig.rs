@@ -274,8 +274,9 @@ impl Link for Loopback {
             Outcome::Reply(reply) => reply,
             Outcome::Wait(token) => rig.replies.lock().remove(&token).expect("nobody waits for ever here"),
         };
-        if reply.bind.is_some() {
+        if let Some(peer) = reply.bind {
             *self.bound.lock() = (start, reply.bind);
+            server.connected(peer);
             rig.poll(&server);
         }
         rig.log.ensure_synced(reply.durable).unwrap();

@@ -70,7 +70,6 @@ impl Server {
         client.connected = false;
         client.outbox.disconnected();
         let pushes = client.outbox.stamp();
-        state.connected(peer.session);
         let (lease_ms, numbers) = (lease_ms(&state), state.highest_number(peer.session));
         let value = Resumed { epoch: peer.epoch, lease_ms, kept, pushes, numbers, line: state.line };
         Ok(bound(&state, peer, &value, durable))

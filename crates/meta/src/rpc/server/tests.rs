@@ -102,6 +102,9 @@ impl Rig {
         let Peer { session, epoch } = peer;
         let call = Resume { session, epoch, take_over, uses: uses.to_vec() };
         let outcome = self.server.handle(self.now.get(), None, Method::Resume.number(), &client::request(&call));
+        if let Outcome::Reply(Reply { bind: Some(peer), .. }) = &outcome {
+            self.server.connected(*peer);
+        }
         answer::<Resume>(&outcome).answer.map(|changed| changed.value)
     }
 

@@ -88,6 +88,25 @@ fn a_reconnected_session_keeps_its_cache_and_gets_its_pushes_again() {
     assert_eq!(rig.released(), [held]);
 }
 
+/// One that went nowhere meanwhile would count as taken by the ack of the next.
+#[test]
+fn pushes_wait_until_the_new_connection_is_known() {
+    let rig = Rig::new();
+    let (a, b) = (rig.begin("a"), rig.begin("b"));
+    let ino = rig.create(a, "file").ino;
+    rig.lookup(b, "file").expect("found");
+    let held = token(&rig.send(a, &chmod(ino)));
+    rig.poll();
+    rig.server.disconnected(b);
+    let call = Resume { session: b.session, epoch: b.epoch, take_over: None, uses: Vec::new() };
+    let outcome = rig.server.handle(rig.now.get(), None, Method::Resume.number(), &client::request(&call));
+    assert!(answer::<Resume>(&outcome).answer.expect("resumed").value.kept);
+    assert_eq!(rig.poll(), [], "it is not known by which connection");
+    rig.server.connected(b);
+    assert_eq!(rig.pushed(b), [Invalidation::Attr(ino)]);
+    assert_eq!(rig.released(), [held]);
+}
+
 #[test]
 fn a_fenced_incarnation_can_do_nothing() {
     let rig = Rig::new();
