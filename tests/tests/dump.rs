@@ -75,7 +75,8 @@ fn load(volume: &Volume, file: &Path, store: &str, options: &[&str]) -> Ran {
 /// The records of a dump, without header, checksums, and what a load may not keep: it begins another line of changes.
 fn records(text: &str) -> Vec<&str> {
     let all = text.lines().skip(1).map(|line| line.rsplit_once(",\"crc\":").unwrap().0);
-    let of_line = ["\"record\":\"volume\",\"name\":\"line\"", "\"record\":\"counter\""];
+    let of_line = ["line", "lost-sessions"].map(|name| format!("\"record\":\"volume\",\"name\":\"{name}\""));
+    let of_line = [&of_line[..], &["\"record\":\"counter\"".to_owned()]].concat();
     all.filter(|record| !of_line.iter().any(|kept| record.contains(kept))).collect()
 }
 

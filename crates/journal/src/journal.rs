@@ -287,8 +287,8 @@ impl Journal {
             let inner = self.inner.lock();
             !inner.spares.is_empty() || inner.offset + bytes <= inner.active().bytes
         };
-        let least = self.options().segment_bytes_min();
-        !fits && self.directory.disk.space(&self.options().dir).is_ok_and(|space| space.available_bytes < least)
+        let JournalOptions { dir, segment_bytes, .. } = self.options();
+        !fits && self.directory.disk.space(dir).is_ok_and(|space| space.available_bytes < *segment_bytes)
     }
 
     /// Leaves a note of what is durable, for a recovery that finds the last records damaged: with it they are corrupt, without it

@@ -11,7 +11,7 @@ pub struct JournalOptions {
     pub dir: PathBuf,
     /// The volume that the records belong to.
     pub volume: VolumeId,
-    /// Size of new segments, a multiple of 4 KiB; of smaller ones on a disk that has not so much room left. Tuned so that the pause of a crossing comes once in 64 MiB.
+    /// Size of new segments, a multiple of 4 KiB. Tuned so that the pause of a crossing comes once in 64 MiB.
     pub segment_bytes: u64,
     /// Most room that all segments may take together; at least two segments.
     pub capacity_bytes: u64,
@@ -65,12 +65,6 @@ impl JournalOptions {
     pub(crate) fn record_bytes_max(&self) -> usize {
         let room = self.segment_bytes - format::SEGMENT_HEADER_BYTES - format::RECORD_HEADER_BYTES as u64;
         format::RECORD_BYTES_MAX.min(room as usize)
-    }
-
-    /// The least that a segment may have: every record fits into it.
-    pub(crate) fn segment_bytes_min(&self) -> u64 {
-        let record = (self.record_bytes_max() + format::RECORD_HEADER_BYTES) as u64;
-        self.segment_bytes.min(format::SEGMENT_HEADER_BYTES + record.next_multiple_of(format::SEGMENT_HEADER_BYTES))
     }
 
     /// Bytes up to which records of `class` may fill the journal.

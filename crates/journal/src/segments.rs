@@ -6,7 +6,7 @@
 
 use crate::{
     JournalError, JournalOptions,
-    format::{MARK_OFFSET, Mark, Place, SEGMENT_HEADER_BYTES, SegmentHeader},
+    format::{MARK_OFFSET, Mark, Place, SegmentHeader},
 };
 use sluice_base::{Disk, DiskFile, Seq};
 use std::{
@@ -107,29 +107,21 @@ impl Directory {
         Ok(listing)
     }
 
-    /// Makes segment `number`, from `spare` if there is one, and else smaller where the disk has not enough room. Everything before `first_seq` must be durable. The segment has its
+    /// Makes segment `number`, from `spare` if there is one. Everything before `first_seq` must be durable. The segment has its
     /// name, its header and its room, all durable, when this returns.
     pub(crate) fn create(&self, number: u64, first_seq: Seq, spare: Option<&Path>) -> Result<Segment, JournalError> {
-        let (mut bytes, least) = (self.options.segment_bytes, self.options.segment_bytes_min());
-        if let Some(spare) = spare {
-            return self.fill_and_name(spare, number, first_seq, bytes);
-        }
-        let staged = self.spare_path(number);
-        loop {
-            let made = self.fill_and_name(&staged, number, first_seq, bytes);
-            let Err(error) = &made else { return made };
-            let is_last = !error.is_no_room() || bytes == least;
+        let fresh = self.spare_path(number);
+        let staged = spare.unwrap_or(&fresh);
+        let made = self.fill_and_name(staged, number, first_seq);
+        if made.is_err() && spare.is_none() {
             // Gives back what a failed allocation may have taken. If this fails too, the next start finds the file.
-            let _ = self.disk.remove(&staged);
-            if is_last {
-                return made;
-            }
-            bytes = (bytes / 2).next_multiple_of(SEGMENT_HEADER_BYTES).max(least);
+            let _ = self.disk.remove(staged);
         }
+        made
     }
 
-    fn fill_and_name(&self, staged: &Path, number: u64, first_seq: Seq, bytes: u64) -> Result<Segment, JournalError> {
-        let volume = self.options.volume;
+    fn fill_and_name(&self, staged: &Path, number: u64, first_seq: Seq) -> Result<Segment, JournalError> {
+        let (volume, bytes) = (self.options.volume, self.options.segment_bytes);
         let file = self.disk.open(staged).map_err(JournalError::io("open", staged))?;
         file.allocate(0, bytes).map_err(JournalError::io("allocate room for", staged))?;
         let header = SegmentHeader { volume, number, first_seq, synced: Seq(first_seq.0 - 1), bytes };

@@ -38,18 +38,11 @@ fn the_cache_disk_is_full() {
 #[test]
 fn the_journal_disk_is_full() {
     needs_binary!();
-    // Segments of 16 MiB, and larger ones than the disk has room for.
-    for (size, shown) in [("256M", "256.00 MiB"), ("1G", "1.00 GiB")] {
-        journal_disk_is_full(size, shown);
-    }
-}
-
-fn journal_disk_is_full(size: &str, shown: &str) {
-    let volume = Volume::new().option("--journal-size", size);
+    let volume = Volume::new().option("--journal-size", "256M");
     volume.up().umount();
     let disk = SmallDisk::new(volume.dir().join("journal"), 48);
     let mount = volume.up();
-    assert!(mount.log().contains(&format!("warning: the journal may grow to {shown}")), "{}", mount.log());
+    assert!(mount.log().contains("warning: the journal may grow to 256.00 MiB"), "{}", mount.log());
     let written = fill(&mount);
     mount.kill9();
     let mount = volume.up();

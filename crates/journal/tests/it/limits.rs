@@ -71,32 +71,6 @@ fn bad_options_are_refused() {
     }
 }
 
-/// A disk that has less room than a whole segment wants is used to its end, in smaller ones, which go again when they are free.
-#[test]
-fn a_small_disk_gets_small_segments() {
-    let disk = MemoryDisk::default();
-    let options = || JournalOptions { segment_bytes: 64 << 20, capacity_bytes: 1 << 30, ..options(1) };
-    disk.set_capacity(90 << 20);
-    let (journal, ..) = open(&disk, options()).unwrap();
-    let mut written = 0;
-    let full = loop {
-        match journal.append(Class::Data, &[&payload(written + 1, 1 << 20)]) {
-            Ok(seq) => written = seq.0,
-            Err(error) => break error,
-        }
-    };
-    assert!(matches!(full, JournalError::DiskFull { .. }), "{full}");
-    assert!(written >= 80 && journal.disk_is_full(1 << 20), "{written}");
-    journal.append(Class::Metadata, &[&[0; 500]]).unwrap();
-    drop(journal);
-    let (journal, _, records) = open(&disk, options()).unwrap();
-    assert!(records.iter().take(written as usize).all(|(seq, bytes)| *bytes == payload(*seq, 1 << 20)));
-    assert!(records.len() as u64 == written + 1);
-    assert!(journal.free_before(Seq(written)).unwrap() > 60 << 20);
-    assert!(!journal.disk_is_full(1 << 20));
-    journal.append(Class::Data, &[&payload(written + 2, 1 << 20)]).unwrap();
-}
-
 /// Must survive: a disk without room for the next segment costs no record, and the journal goes on once there is room.
 #[test]
 fn a_full_disk_stops_the_journal_only_while_it_is_full() {
