@@ -72,11 +72,11 @@ fn load(volume: &Volume, file: &Path, store: &str, options: &[&str]) -> Ran {
     run(&mut command, LIMIT)
 }
 
-/// The records of a dump, without header, checksums, and what a load may not keep: it begins another line of changes.
+/// The records of a dump, without header, checksums, and what a load may not keep: it begins another line of changes, which has a record more.
 fn records(text: &str) -> Vec<&str> {
     let all = text.lines().skip(1).map(|line| line.rsplit_once(",\"crc\":").unwrap().0);
     let of_line = ["line", "lost-sessions"].map(|name| format!("\"record\":\"volume\",\"name\":\"{name}\""));
-    let of_line = [&of_line[..], &["\"record\":\"counter\"".to_owned()]].concat();
+    let of_line = [&of_line[..], &["counter", "end"].map(|kind| format!("\"record\":\"{kind}\""))].concat();
     all.filter(|record| !of_line.iter().any(|kept| record.contains(kept))).collect()
 }
 
