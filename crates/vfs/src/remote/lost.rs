@@ -48,9 +48,9 @@ impl Lost {
         self.any |= losses.others;
     }
 
-    /// Whether something of `ino` was lost and is not told.
+    /// Whether something of `ino` was lost and is not told. Of more than are remembered it is not known: no file is held up for them.
     pub fn has(&self, ino: Ino) -> bool {
-        self.others || self.inos.contains(&ino)
+        self.inos.contains(&ino)
     }
 
     /// Whether something of `ino`, or of anything, was lost since the same was asked last.
