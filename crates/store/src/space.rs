@@ -83,8 +83,13 @@ impl Space {
         self.shrunk_at = now;
     }
 
+    /// Whether the disk had no room for all that the capacity allows.
+    pub(crate) fn is_reduced(&self) -> bool {
+        self.usable < self.capacity
+    }
+
     fn regrow(&mut self, now: Duration) {
-        if self.usable < self.capacity && now.saturating_sub(self.shrunk_at) >= REGROW_AFTER {
+        if self.is_reduced() && now.saturating_sub(self.shrunk_at) >= REGROW_AFTER {
             self.usable = (self.usable + (self.capacity / STEP_SHARE).max(1)).min(self.capacity);
             self.shrunk_at = now;
         }

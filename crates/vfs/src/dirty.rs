@@ -385,7 +385,7 @@ impl Dirty {
         let body = match cache.map(|cache| cache.create_dirty(id)) {
             Some(Ok(slot)) => Body::Slot(slot),
             Some(Err(CacheError::NoRoom)) => return Err(Failure::Wait),
-            // No cache disk, or one that fails or is full for good: the volume goes on in memory, with every byte journalled.
+            // No cache disk, or one that fails or is full: the volume goes on in memory, with every byte journalled.
             None | Some(Err(_)) => {
                 if self.in_memory.fetch_add(1, Ordering::Relaxed) >= self.in_memory_max {
                     self.in_memory.fetch_sub(1, Ordering::Relaxed);

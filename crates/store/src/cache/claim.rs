@@ -69,7 +69,10 @@ impl Inner {
     fn claim(&self) -> Result<u32, CacheError> {
         let (claim, excess) = {
             let mut space = self.space.lock();
-            let claim = space.claim(self.clock.monotonic()).ok_or(CacheError::NoRoom)?;
+            let Some(claim) = space.claim(self.clock.monotonic()) else {
+                // Slots that the disk has no room for do not come back with an upload alone.
+                return Err(if space.is_reduced() { CacheError::DiskFull } else { CacheError::NoRoom });
+            };
             // After a full disk, two go for every one that comes.
             let excess = if space.occupied() > space.usable { space.queues.pop() } else { None };
             (claim, excess)

@@ -121,7 +121,7 @@ fn a_full_disk_shrinks_the_cache() {
     }
     match cache.create_dirty(id(400)) {
         Ok(slot) => assert!(matches!(slot.append(0, &[1; SLOT_BYTES as usize]), Err(CacheError::DiskFull))),
-        Err(error) => assert!(matches!(error, CacheError::NoRoom), "{error}"),
+        Err(error) => assert!(matches!(error, CacheError::DiskFull), "{error}"),
     }
     for number in 200..213 {
         assert_eq!(cache.dirty(id(number)).unwrap().read_all().unwrap().len(), 128);

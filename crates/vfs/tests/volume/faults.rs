@@ -205,6 +205,36 @@ fn a_cache_disk_that_refuses_writes() {
     }
 }
 
+/// To be survived: the cache disk is full of what is not stored, and the store is away. The volume goes on in memory at once: no upload is to come
+/// that could be waited for.
+#[test]
+fn a_full_cache_disk_without_a_store_holds_nobody_up() {
+    let mut world = World::new(16, Shape::default());
+    world.backend.set_down(true);
+    let volume = world.start();
+    let before = write_some(&volume, "before", 1);
+    world.plan.fail_under(Operation::Write, &Path::new(CACHE).join("slab-00000"), Errno::ENOSPC);
+    // The clock stands, so nothing grows back meanwhile. Files that are open do not share an object.
+    let bytes: Vec<_> = (0..3).map(|i| pattern(2 + i, LEN)).collect();
+    let open: Vec<_> = (0..3).map(|i| volume.create(&format!("after-{i}")).1).collect();
+    open.iter().zip(&bytes).for_each(|(handle, bytes)| volume.write(*handle, 0, bytes).unwrap());
+    let all = |volume: &Volume| {
+        assert!(volume.read_all("before").unwrap() == before);
+        (0..).zip(&bytes).for_each(|(i, bytes)| assert!(volume.read_all(&format!("after-{i}")).unwrap() == *bytes));
+    };
+    assert_eq!(volume.cache.as_ref().unwrap().stats().state, CacheState::Reduced);
+    all(&volume);
+    volume.sync().unwrap();
+    world.kill(volume);
+    world.plan.heal();
+    let volume = world.start();
+    all(&volume);
+    world.backend.set_down(false);
+    volume.upload();
+    all(&volume);
+    world.kill(volume);
+}
+
 /// To be survived: the host lost its power, and at the next start the cache disk has no room for one small write. What was synced beside it, in the
 /// same slot, is there once there is room.
 #[test]
