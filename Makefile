@@ -57,7 +57,7 @@ test-long: deps build ## 200 kills, 50,000 random operations, 10,000 seeds of th
 	SLUICE_SIM_SEEDS=$(LONG_SIM_SEEDS) $(CARGO) test --release --package sluice-sim --locked --test seeds seeds_hold -- --nocapture
 	SLUICE_DIFF_OPS=$(LONG_DIFF_OPS) $(CARGO) test --package sluice-tests --locked --test differential -- --nocapture
 
-test-power: deps build ## A loss of power at every point of a recorded disk (hours; with POWER_KINDS=1 minutes); POWER_SEED chooses another recording
+test-power: deps build ## A loss of power at every point of a recorded disk (40 minutes; with POWER_KINDS=1 ten); POWER_SEED chooses another recording
 	SLUICE_POWER_CUTS=0 SLUICE_POWER_KINDS=$(POWER_KINDS) SLUICE_SEED=$(POWER_SEED) $(CARGO) test --package sluice-tests --locked --test power -- --nocapture
 
 fuzz-replay: deps ## Every stored fuzz input through its parser, with the stable compiler

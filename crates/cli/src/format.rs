@@ -88,6 +88,13 @@ pub fn check_free(dir: &Path, is_locked: bool, advice: &str) -> anyhow::Result<(
         bail!("{} holds volume {} already; {advice}", dir.display(), existing.id);
     }
     // Until we hold the lock, they may be what another process makes at this moment.
+    if is_locked && !dir.join("meta").is_dir() && directory::has_parts(dir) {
+        bail!(
+            "{} has the journal of a volume, but no metadata (meta): move what is left of it away, but for a store that lies in it, and make a new \
+             directory of what the store has: `sluice recover --from-store STORE NEWDIR`",
+            dir.display()
+        );
+    }
     if is_locked && directory::has_parts(dir) {
         bail!(
             "{} has the metadata of a volume, but meta/volume.json is missing: `sluice fsck --repair {}` restores it from its copy \
@@ -97,8 +104,9 @@ pub fn check_free(dir: &Path, is_locked: bool, advice: &str) -> anyhow::Result<(
         );
     }
     // Disks may have been mounted for its parts already.
-    let ours =
-        |name: &OsString| ["lock", "log", "meta", "cache", "journal", "objects"].iter().any(|part| name == *part);
+    let ours = |name: &OsString| {
+        ["lock", "log", "control.sock", "meta", "cache", "journal", "objects"].iter().any(|part| name == *part)
+    };
     let names = fs::read_dir(dir).into_iter().flatten().filter_map(|entry| Some(entry.ok()?.file_name()));
     if let Some(name) = names.into_iter().find(|name| !ours(name)) {
         bail!(

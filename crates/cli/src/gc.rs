@@ -291,6 +291,11 @@ fn print(args: &GcArgs, found: &[Found], shipped: &[ListEntry], (objects, bytes)
     }
     if args.delete {
         out!("deleted {objects} objects, {}", units::show_size(bytes));
+        let (marked, _) = sum(Fate::Bury);
+        if marked > 0 {
+            let later = units::show_time(args.min_age);
+            out!("marked {marked}, which the same command deletes once that is {later} ago");
+        }
     } else if found.iter().any(|found| found.fate != Fate::Young) || !shipped.is_empty() {
         out!("nothing was changed: --delete does it");
     } else {

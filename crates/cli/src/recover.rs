@@ -41,8 +41,8 @@ use take::{Taking, end_early, without_size};
 /// Ctrl-C, --timeout and kill -9 lose nothing, and a second run goes on.
 ///
 /// With --from-store it makes the directory of a volume whose host is gone from the store alone: with all that was there at the last umount, or else a
-/// few seconds before the end; in tier `object` all that fsync returned for. Bytes that had not arrived read as EIO, and their files are named. Whoever
-/// still has the volume is cut off from the store by that. So when it was not unmounted, this says where it was last in use and since when, changes
+/// few seconds before the end; in tier `object` all that fsync returned for. META is a new directory, from which a relative file:DIR counts; what is left of
+/// an old one is no help and is left alone. Bytes that had not arrived read as EIO, and their files are named. Whoever still has the volume is cut off from the store by that. So when it was not unmounted, this says where it was last in use and since when, changes
 /// nothing, and wants --force.
 ///
 /// It needs the store's credentials, as `sluice mount` does. The journal of a volume of this host (`up`, `serve`) is not meant: those

@@ -164,7 +164,7 @@ impl VfsHandler {
             }
             Operation::Access { .. } => Ok(Answer::Done),
             Operation::Flush { fh, lock_owner } => {
-                // Last what tells a loss, once: what comes before may be done again where it may wait.
+                // Last what tells a loss: what comes before may be done again where it may wait.
                 self.flushed(ino, HandleId(fh), lock_owner)?;
                 self.vfs.publish(ino, HandleId(fh))?;
                 Ok(Answer::Done)
@@ -172,7 +172,6 @@ impl VfsHandler {
             Operation::SetLk { lock, wait } => self.set_lock(request.unique, ino, lock, wait),
             Operation::GetLk(lock) => self.test_lock(request.unique, ino, lock),
             Operation::Fsync { fh, .. } => {
-                self.vfs.publish(ino, HandleId(fh))?;
                 self.vfs.sync_metadata(ino, HandleId(fh))?;
                 Ok(self.sync())
             }
@@ -460,6 +459,7 @@ impl VfsHandler {
     fn set_attr(&self, ino: Ino, set: SetAttr, reply: &mut ReplyBuffer) -> Outcome {
         if set.size.is_some() {
             self.changes(ino)?;
+            set.fh.map_or(Ok(()), |fh| self.vfs.may_change_by(HandleId(fh)))?;
         }
         let time = |time: SetTime| match time {
             SetTime::Now => meta::SetTime::Now,

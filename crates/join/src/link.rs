@@ -10,7 +10,7 @@ use sluice_run::task::Handle;
 use sluice_run::watch;
 use sluice_vfs::{
     Others, Piece, Vfs,
-    remote::{Link, LinkError, Remote},
+    remote::{LOOK_INTERVAL, Link, LinkError, Remote},
 };
 use sluice_wire::{Payload, Push, Request};
 use std::{
@@ -104,7 +104,8 @@ async fn ask(client: &Client, method: u16, body: Vec<u8>, within: Duration) -> R
 pub async fn keep(metadata: Arc<Remote>, first: Duration) {
     let mut wait = first;
     loop {
-        sluice_run::time::sleep(std::mem::replace(&mut wait, KEEP_INTERVAL)).await;
+        sluice_run::time::sleep(wait).await;
+        wait = if metadata.looks_for_late_changes() { LOOK_INTERVAL } else { KEEP_INTERVAL };
         let work = metadata.clone();
         let kept = sluice_run::task::spawn_blocking(move || sluice_vfs::waiting(|| work.keep())).await;
         if let Ok(Err(error)) = kept {

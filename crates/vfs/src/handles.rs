@@ -26,16 +26,18 @@ pub struct FileHandle {
     pub(crate) atime_due: AtomicBool,
     /// Nobody reads through it any more.
     pub(crate) closed: AtomicBool,
-    /// Something of the file was lost, and a sync through another handle has told it.
+    /// Something of the file was lost, and this handle's next sync tells it.
     pub(crate) owes_loss: AtomicBool,
+    /// Losses before it was opened: it does not stand on them.
+    losses: u64,
     /// What its reads look like.
     pub(crate) reads: Reads,
 }
 
 impl FileHandle {
-    fn new(file: Arc<FileState>, atime_due: bool, owes_loss: bool) -> Self {
+    fn new(file: Arc<FileState>, atime_due: bool, owes_loss: bool, losses: u64) -> Self {
         let (atime_due, owes_loss) = (atime_due.into(), owes_loss.into());
-        Self { file, atime_due, closed: false.into(), owes_loss, reads: Reads::default() }
+        Self { file, atime_due, closed: false.into(), owes_loss, losses, reads: Reads::default() }
     }
 }
 
@@ -111,10 +113,10 @@ impl Vfs {
     /// Opens a file for which permissions were checked.
     pub fn open(&self, ino: Ino) -> Result<Opened, Failure> {
         self.warming.note_opening(ino);
-        let file = self.files.acquire(ino);
+        let (file, losses) = (self.files.acquire(ino), self.namespace().losses());
         match self.namespace().open(ino) {
             Ok((attr, unchanged)) => {
-                let opened = self.opened(file, &attr);
+                let opened = self.opened(file, &attr, losses);
                 Ok(Opened { keep_cache: opened.keep_cache && unchanged, ..opened })
             }
             Err(error) => {
@@ -124,11 +126,11 @@ impl Vfs {
         }
     }
 
-    /// A handle for `file`, a use of which it takes over.
-    pub(crate) fn opened(&self, file: Arc<FileState>, attr: &Attr) -> Opened {
+    /// A handle for `file`, a use of which it takes over, asked for after `losses` of [`crate::Metadata::losses`].
+    pub(crate) fn opened(&self, file: Arc<FileState>, attr: &Attr, losses: u64) -> Opened {
         let due = attr.is_file() && atime_is_due(attr, self.parts.clock.wall());
         let handle = self.new_handle();
-        self.handles.files.insert(handle, Arc::new(FileHandle::new(file, due, false)));
+        self.handles.files.insert(handle, Arc::new(FileHandle::new(file, due, false, losses)));
         Opened { handle, keep_cache: !due }
     }
 
@@ -137,34 +139,62 @@ impl Vfs {
         self.handles.files.get(handle).ok_or(Errno::EBADF)
     }
 
-    /// Tells others what was written through a handle, as its close does; what was lost of the file is told as by [`Vfs::sync_metadata`].
+    /// Tells others what was written through a handle, as a close of one of its descriptors does. That something of the file was lost is told by
+    /// that too, but stays to be told: a descriptor that a child had and closed is not what the program looks at.
     pub fn publish(&self, ino: Ino, handle: HandleId) -> Result<(), Failure> {
-        self.telling_losses(ino, handle, self.namespace().publish(ino))
+        let (done, open) = (self.namespace().publish(ino), self.file(handle)?);
+        if matches!(done, Err(Error::LocksLost)) {
+            open.owes_loss.store(true, Ordering::Relaxed);
+        }
+        done?;
+        if self.owes_loss(&open) {
+            return Err(Error::Lost.into());
+        }
+        // Who has opened it since then is told by one close: not all of them sync.
+        if self.namespace().is_lost(ino) && self.namespace().take_lost(ino) {
+            self.told_loss(ino);
+            return Err(Error::Lost.into());
+        }
+        Ok(())
     }
 
-    /// Has what was done to an open file durable where its metadata is. What was lost of it is told once through each handle that was open, as
-    /// the kernel does for its own file systems (fsync(2)); until then nothing is written through that.
+    /// Has what was done to an open file seen by others, and durable where its metadata is. What was lost of it is told once through each handle that
+    /// was open, as the kernel does for its own file systems (fsync(2)); until then nothing is written through that.
     pub fn sync_metadata(&self, ino: Ino, handle: HandleId) -> Result<(), Failure> {
-        self.telling_losses(ino, handle, self.namespace().sync(Some(ino)))
-    }
-
-    fn telling_losses(&self, ino: Ino, handle: HandleId, done: Result<(), Error>) -> Result<(), Failure> {
+        let done = self.namespace().publish(ino).and_then(|()| self.namespace().sync(Some(ino)));
         if matches!(done, Err(Error::Lost)) {
-            self.handles.files.each(|open| {
-                if open.file.ino == ino {
-                    open.owes_loss.store(true, Ordering::Relaxed);
-                }
-            });
+            self.told_loss(ino);
         }
         let may_tell = matches!(done, Ok(()) | Err(Error::Lost));
         let owed = may_tell && self.file(handle).is_ok_and(|open| open.owes_loss.swap(false, Ordering::Relaxed));
         if owed { Err(Error::Lost.into()) } else { Ok(done?) }
     }
 
-    /// The open file of a handle to be written through.
+    /// That something of a file was lost is told through one handle: the others that stand on it owe it.
+    fn told_loss(&self, ino: Ino) {
+        let losses = self.namespace().losses();
+        self.handles.files.each(|open| {
+            if open.file.ino == ino && open.losses < losses {
+                open.owes_loss.store(true, Ordering::Relaxed);
+            }
+        });
+    }
+
+    /// Whether a handle stands on what is lost, and its sync has not told it.
+    pub(crate) fn owes_loss(&self, open: &FileHandle) -> bool {
+        let namespace = self.namespace();
+        open.owes_loss.load(Ordering::Relaxed) || open.losses < namespace.losses() && namespace.is_lost(open.file.ino)
+    }
+
+    /// The open file of a handle to be changed through.
     pub(crate) fn file_to_write(&self, handle: HandleId) -> Result<Arc<FileHandle>, Errno> {
         let open = self.file(handle)?;
-        if open.owes_loss.load(Ordering::Relaxed) { Err(Errno::EIO) } else { Ok(open) }
+        if self.owes_loss(&open) { Err(Errno::EIO) } else { Ok(open) }
+    }
+
+    /// Whether a file may be changed through a handle now: it must not stand on what is lost.
+    pub fn may_change_by(&self, handle: HandleId) -> Result<(), Failure> {
+        Ok(self.file_to_write(handle).map(drop)?)
     }
 
     /// Closes a file's handle.

@@ -65,6 +65,18 @@ pub trait Metadata: Send + Sync {
     fn change_data(&self, ino: Ino, extents: &mut FileExtents, change: &DataChange<'_>) -> Result<()>;
     /// On return every mount sees the changes of a file. Fails once when some were dropped, with the locks under which they were made.
     fn publish(&self, ino: Ino) -> Result<()>;
+    /// How often so far something that the server had done was lost.
+    fn losses(&self) -> u64 {
+        0
+    }
+    /// Whether something of a file was lost, and [`Metadata::sync`] has not told it.
+    fn is_lost(&self, _: Ino) -> bool {
+        false
+    }
+    /// The same, and it is told by this.
+    fn take_lost(&self, _: Ino) -> bool {
+        false
+    }
     /// On return every mount sees the changes of all files that were made before, and they survive a loss of power as after [`Metadata::sync`].
     /// What was lost or dropped is left for the programs to be told.
     fn publish_all(&self) -> Result<()>;

@@ -14,18 +14,20 @@ impl Vfs {
     /// Creates a regular file and opens it.
     pub fn create(&self, dir: Ino, name: &[u8], mode: u32, caller: Caller) -> Result<(Attr, Opened), Failure> {
         let node = NewNode { mode: mode & 0o7777 | sluice_meta::records::mode::REGULAR, rdev: 0, target: b"" };
+        let losses = self.namespace().losses();
         let attr = self.namespace().create(dir, name, node, caller)?;
-        let opened = self.opened(self.files.acquire(attr.ino), &attr);
+        let opened = self.opened(self.files.acquire(attr.ino), &attr, losses);
         Ok((attr, opened))
     }
 
     /// Creates a file without a name (O_TMPFILE) and opens it.
     pub fn create_unnamed(&self, dir: Ino, mode: u32, caller: Caller) -> Result<(Attr, Opened), Failure> {
         let mode = mode & 0o7777 | sluice_meta::records::mode::REGULAR;
+        let losses = self.namespace().losses();
         let attr = self.namespace().create_unnamed(dir, mode, caller)?;
         self.files.orphaned(attr.ino);
         let file = self.files.acquire(attr.ino);
-        Ok((attr.clone(), self.opened(file, &attr)))
+        Ok((attr.clone(), self.opened(file, &attr, losses)))
     }
 
     /// Another name for an inode; a file without one is no orphan any more.

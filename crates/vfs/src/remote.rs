@@ -16,6 +16,7 @@ mod lost;
 mod metadata;
 mod pending;
 mod publish;
+mod refusal;
 mod retained;
 mod session;
 mod ship;
@@ -26,6 +27,7 @@ pub use left::Left;
 pub use locks::{BookState, LockCall, LockedHandle, OnLocked};
 pub use lost::Losses;
 pub use publish::unstored;
+pub use refusal::{LOOK_INTERVAL, LOOKS_MIN};
 pub use session::take_up;
 
 use crate::Metadata;
@@ -292,6 +294,9 @@ impl Remote {
         if self.gate.is_closed() {
             return Ok(());
         }
+        if self.session.refusal.is_on() {
+            return self.renew();
+        }
         self.assert_locks()?;
         let read: Vec<_> = self.read.lock().iter().map(|(ino, at)| (*ino, *at)).collect();
         for (ino, at) in read {
@@ -312,10 +317,24 @@ impl Remote {
             self.publish_waiting(ino)?;
         }
         self.sync_log()?;
+        self.renew()
+    }
+
+    fn renew(&self) -> Result<()> {
         if self.valid() < self.session.lease() * 2 / 3 {
             self.ask(&Renew {})?;
         }
         Ok(())
+    }
+
+    /// Whether nothing is changed for the moment, as the server has lost what was done before. While it is so, to be asked every
+    /// [`LOOK_INTERVAL`], by one thread: these are what ends it.
+    pub fn looks_for_late_changes(&self) -> bool {
+        let refusal = &self.session.refusal;
+        if refusal.is_on() {
+            refusal.look();
+        }
+        refusal.is_on()
     }
 }
 

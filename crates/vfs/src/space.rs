@@ -46,7 +46,7 @@ impl Vfs {
             mode::ZERO_RANGE => true,
             _ => return Err(Errno::EOPNOTSUPP.into()),
         };
-        let open = self.file(handle)?;
+        let open = self.file_to_write(handle)?;
         let mut data = open.file.exclusive()?;
         let shape = self.shape(open.file.ino, &mut data)?;
         let size = if how & mode::KEEP_SIZE == 0 { SizeChange::AtLeast(end) } else { SizeChange::Keep };
@@ -125,7 +125,7 @@ impl Vfs {
 
     /// copy_file_range(2) as a clone: the target's extents point to the same objects, no byte moves. Returns the bytes copied.
     pub fn copy_range(&self, from: (HandleId, u64), to: (HandleId, u64), len: u64) -> Result<u64, Failure> {
-        let (source, target) = (self.file(from.0)?.file.clone(), self.file(to.0)?.file.clone());
+        let (source, target) = (self.file(from.0)?.file.clone(), self.file_to_write(to.0)?.file.clone());
         let end = to.1.checked_add(len.min(COPY_MAX)).filter(|end| *end <= FILE_BYTES_MAX).ok_or(Errno::EFBIG)?;
         if source.ino == target.ino {
             let mut data = target.exclusive()?;

@@ -371,7 +371,8 @@ fn what_a_mount_did_last_is_lost_as_a_whole() {
     let long = noise(3, 300_000);
     let older = ["older-0", "older-1", "older-2"];
     let oldest = ["oldest-0", "oldest-1", "oldest-2"];
-    let names = || ["old"].into_iter().chain(older).chain(oldest);
+    let cut = ["cut-0", "cut-1"];
+    let names = || ["old"].into_iter().chain(older).chain(oldest).chain(cut);
     names().for_each(|name| drop(write(mount.path(name), &long)));
     volume.sluice(["flush".as_ref(), mount.root().as_os_str()]).ok();
     gateway.stop();
@@ -397,6 +398,7 @@ fn what_a_mount_did_last_is_lost_as_a_whole() {
         // They wait for the server that comes back, one of each directory, and the others in the kernel for that one.
         let removals = older.map(|name| mount.path(name)).into_iter().chain(oldest.map(|name| late.path(name)));
         let removals: Vec<_> = removals.map(|path| scope.spawn(|| fs::remove_file(path))).collect();
+        let cuts = [mount.path(cut[0]), late.path(cut[1])].map(|path| scope.spawn(|| fs::write(path, b"cut")));
         gateway.start();
         fs::remove_dir_all(volume.dir()).unwrap();
         recover_lost(&volume, &store).ok();
@@ -404,7 +406,7 @@ fn what_a_mount_did_last_is_lost_as_a_whole() {
             wait_for("it to wait", LIMIT, || mount.log().contains("the server does not answer"));
         }
         server.start();
-        removals.into_iter().for_each(|removal| is_eio(removal.join().unwrap()));
+        removals.into_iter().chain(cuts).for_each(|change| is_eio(change.join().unwrap()));
     });
     for n in 0..40 {
         drop(write(other.path(format!("theirs-{n}")), b"theirs"));
@@ -423,7 +425,17 @@ fn what_a_mount_did_last_is_lost_as_a_whole() {
         drop(child.stdin.take());
         child.wait().unwrap();
     }
+    // What another program closes of it tells that program, and leaves it to be told to this one.
+    assert!(Command::new("true").status().unwrap().success());
+    let writes = |file: &File| file.set_len(2).and_then(|()| file.write_all_at(b"OURS", 0));
+    // The second descriptor of one cannot be written through.
+    held.iter().filter(|file| writes(file).is_ok()).for_each(|_| panic!("written behind what is lost"));
     held.iter().for_each(|file| is_eio(file.sync_all()));
+    // Nobody has these open, and they can be written anew at once.
+    for (path, (_, mount)) in cut.into_iter().zip(mounts) {
+        fs::write(mount.path(path), b"cut").unwrap();
+        assert_eq!(fs::read(other.path(path)).unwrap(), b"cut");
+    }
     for file in &held {
         let mut bytes = [0; 4];
         if file.read_exact_at(&mut bytes, 0).is_ok() {

@@ -277,6 +277,15 @@ impl Made {
         out!(
             "a directory or a process that has the volume elsewhere can ship nothing to the store any more: do not go on with it"
         );
+        if let StoreUrl::File(path) = self.config.store_url(dir)?
+            && let Some(other) = path.parent().filter(|other| *other != dir && other.join("meta").is_dir())
+        {
+            out!(
+                "its bytes stay in {}: of {} remove nothing but meta, journal and cache",
+                path.display(),
+                other.display()
+            );
+        }
         out!("whether the store has every object: sluice fsck {}", quoted(dir));
         out!("mount it with: sluice up {} MOUNTPOINT, or offer it: sluice serve {0} --listen HOST:PORT", quoted(dir));
         Ok(())

@@ -29,7 +29,8 @@ pub(super) enum ShipError {
     )]
     Fenced,
     #[error(
-        "{0}. What is written here is not kept in the store. Copy what only this directory has from its mount, then remove it; \
+        "{0}. What is written here is not kept in the store. Copy what only this directory has from its mount, and \
+         mount it no more. Of it remove nothing but `meta`, `journal` and `cache`: a store that lies in it (`objects`) is the other directory's, too. \
          `sluice recover --from-store` makes another directory of what the store has"
     )]
     OtherLine(#[from] OtherLine),

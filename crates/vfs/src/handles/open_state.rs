@@ -61,7 +61,7 @@ impl Vfs {
     pub fn open_state(&self) -> OpenState {
         let file = |handle, open: &FileHandle| {
             let load = |flag: &AtomicBool| flag.load(Ordering::Relaxed);
-            OpenFile { handle, ino: open.file.ino, atime_due: load(&open.atime_due), owes_loss: load(&open.owes_loss) }
+            OpenFile { handle, ino: open.file.ino, atime_due: load(&open.atime_due), owes_loss: self.owes_loss(open) }
         };
         let dir =
             |handle, open: &DirHandle| OpenDir { handle, ino: open.ino, until: open.until.load(Ordering::Relaxed) };
@@ -80,7 +80,7 @@ impl Vfs {
         self.handles.next.store(last.map_or(0, |last| last.0), Ordering::Relaxed);
         for OpenFile { handle, ino, atime_due, owes_loss } in files {
             let file = self.files.acquire(ino);
-            let open = FileHandle::new(file, atime_due, owes_loss);
+            let open = FileHandle::new(file, atime_due, owes_loss, self.namespace().losses());
             self.handles.files.insert(handle, Arc::new(open));
         }
         for OpenDir { handle, ino, until } in dirs {

@@ -3,6 +3,7 @@
 use super::{
     Remote,
     cache::Heard,
+    refusal::Refusal,
     retained::{Kept, Retained},
     session,
 };
@@ -28,9 +29,6 @@ use std::{
 
 /// Before somebody looks again whether the session may ask.
 const SILENT_INTERVAL: Duration = Duration::from_millis(100);
-/// After a loss nothing is changed for so long: what was asked for before it may still come, as the kernel lets the changes of a directory, or
-/// of a file, wait for each other.
-const REFUSED_TIME: Duration = Duration::from_secs(2);
 /// Of one call, without a pause.
 const RESUMPTIONS_AT_ONCE: u32 = 3;
 
@@ -93,8 +91,7 @@ pub struct Session {
     pub(super) line: AtomicU64,
     /// How often the server went on without what this mount had done. What waits for an answer over that fails.
     losses: AtomicU64,
-    /// Until then, in nanoseconds of the monotonic clock, nothing is changed.
-    refused_until: AtomicU64,
+    pub(super) refusal: Refusal,
     /// Changes up to this number that had no answer then are not done any more.
     barred: AtomicU64,
     pub(super) retained: Retained,
@@ -119,7 +116,7 @@ impl Session {
             life: AtomicU32::new(life),
             line: AtomicU64::new(line),
             losses: AtomicU64::new(0),
-            refused_until: AtomicU64::new(0),
+            refusal: Refusal::default(),
             barred: AtomicU64::new(0),
             retained: Retained::new(life, last_number),
             id,
@@ -218,11 +215,6 @@ impl Remote {
         self.clock.monotonic().as_nanos() as u64
     }
 
-    /// Whether the server lost so lately what this mount had done that what is asked for now may have been asked for before.
-    pub(super) fn is_refusing(&self) -> bool {
-        self.now_ns() < self.session.refused_until.load(SeqCst)
-    }
-
     /// Whether what is cached may be believed now.
     pub(super) fn is_believed(&self) -> bool {
         self.now_ns() < self.session.believed_until.load(SeqCst)
@@ -288,7 +280,7 @@ impl Remote {
             if self.session.over.load(SeqCst) {
                 return Err((never, Error::Fenced));
             }
-            if self.session.losses.load(SeqCst) != losses || (number.is_some() && self.is_refusing()) {
+            if self.session.losses.load(SeqCst) != losses || (number.is_some() && self.session.refusal.refuses()) {
                 return Err((never, overtaken()));
             }
             let resumed = self.session.resumed.lock().count;
@@ -367,7 +359,7 @@ impl Remote {
         if self.session.retained.is_ahead_of(numbers) {
             let written = self.drop_unfounded(numbers)?;
             self.session.barred.store(self.session.last_number(), SeqCst);
-            self.session.refused_until.store(self.now_ns() + REFUSED_TIME.as_nanos() as u64, SeqCst);
+            self.session.refusal.begin();
             self.session.losses.fetch_add(1, SeqCst);
             let held: Vec<Ino> = self.held.lock().iter().chain(&written).copied().collect();
             let kept = self.session.retained.lose_all(numbers, held.into_iter());

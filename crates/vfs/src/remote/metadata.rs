@@ -294,12 +294,8 @@ impl Metadata for Remote {
         if self.session.over.load(SeqCst) {
             return Err(Error::Fenced);
         }
-        if self.is_refusing() {
+        if self.session.refusal.refuses() {
             return Err(overtaken());
-        }
-        // It would stand on what is not there.
-        if self.session.retained.is_lost(ino) {
-            return Err(Error::Lost);
         }
         let attr = self.server_attr(ino)?;
         match attr.mode & mode::TYPE {
@@ -328,10 +324,19 @@ impl Metadata for Remote {
             return Ok(());
         }
         self.publish_waiting(ino)?;
-        if self.session.retained.take_lost(Some(ino)) {
-            return Err(Error::Lost);
-        }
         if self.dropped.lock().take(Some(ino)) { Err(Error::LocksLost) } else { Ok(()) }
+    }
+
+    fn losses(&self) -> u64 {
+        self.session.retained.losses()
+    }
+
+    fn is_lost(&self, ino: Ino) -> bool {
+        self.session.retained.is_lost(ino)
+    }
+
+    fn take_lost(&self, ino: Ino) -> bool {
+        self.session.retained.take_lost(Some(ino))
     }
 
     fn publish_all(&self) -> Result<()> {

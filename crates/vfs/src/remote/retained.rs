@@ -11,7 +11,10 @@ use super::lost::{Losses, Lost};
 use sluice_base::Ino;
 use sluice_meta::rpc::message::ReplyHead;
 use sluice_run::lock::Mutex;
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicU64, Ordering::SeqCst},
+};
 
 /// Changes kept, about: half of the numbers that the server lets be unseen.
 const CHANGES_MAX: usize = 512;
@@ -50,7 +53,11 @@ struct State {
 
 /// See the module.
 #[derive(Debug, Default)]
-pub struct Retained(Mutex<State>);
+pub struct Retained {
+    state: Mutex<State>,
+    /// Grows with what is lost, after that is noted.
+    losses: AtomicU64,
+}
 
 impl State {
     fn remove(&mut self, number: u64) {
@@ -74,41 +81,42 @@ impl State {
 impl Retained {
     /// Of a session that has nothing to send again up to number `last`.
     pub fn new(life: u32, last: u64) -> Self {
-        Self(Mutex::new(State { life, durable: last, ..State::default() }))
+        Self { state: Mutex::new(State { life, durable: last, ..State::default() }), losses: AtomicU64::new(0) }
     }
 
     /// Whether something had been durable that a server whose volume was recovered does not have: it knows changes of this session up to number
     /// `known`.
     pub fn is_ahead_of(&self, known: u64) -> bool {
-        self.0.lock().durable > known
+        self.state.lock().durable > known
     }
 
     /// Then what is kept is lost as well, with what was done to `held` files: how many changes that are.
     pub fn lose_all(&self, known: u64, held: impl Iterator<Item = Ino>) -> usize {
-        let state = &mut *self.0.lock();
+        let state = &mut *self.state.lock();
         let numbers: Vec<u64> = state.changes.keys().copied().collect();
         numbers.iter().for_each(|number| state.lose(*number));
         held.for_each(|ino| state.lost.add(ino));
         state.durable = known;
+        self.losses.fetch_add(1, SeqCst);
         numbers.len()
     }
 
     /// The highest number of a change that is done, as far as it is known.
     pub fn last(&self) -> u64 {
-        let state = self.0.lock();
+        let state = self.state.lock();
         state.changes.last_key_value().map_or(0, |(number, _)| *number).max(state.durable)
     }
 
     /// Answers of this run of the server count from now on.
     pub fn begin_life(&self, life: u32) {
-        self.0.lock().life = life;
+        self.state.lock().life = life;
     }
 
     /// Keeps a change that was answered. False when the answer is that of an earlier run of the server: the change must be asked for
     /// once more, because it was not among those that were sent again.
     #[must_use]
     pub fn keep(&self, number: u64, head: ReplyHead, kept: impl FnOnce() -> Kept) -> bool {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         if head.life != state.life {
             return false;
         }
@@ -124,7 +132,7 @@ impl Retained {
 
     /// The server's log of a run is durable up to a record.
     pub fn synced(&self, life: u32, record: u64) {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let durable = |entry: &Entry| entry.life == life && entry.record <= record;
         // Nearly in the order of their records: a look at the first is enough for every answer.
         while let Some((number, _)) = state.changes.first_key_value().filter(|(_, entry)| durable(entry)) {
@@ -136,7 +144,7 @@ impl Retained {
     /// What must be durable for all that was answered up to now, and up to `last` where that is named: the run, the record, and the
     /// last number. Nothing when it is so already.
     pub fn wanted(&self, last: Option<u64>) -> Option<(u32, u64, u64)> {
-        let state = self.0.lock();
+        let state = self.state.lock();
         let mut found = None;
         for (number, entry) in state.changes.range(..=last.unwrap_or(u64::MAX)) {
             let record = match found {
@@ -150,59 +158,65 @@ impl Retained {
 
     /// There are so many that the server must sync before there are more.
     pub fn is_full(&self) -> bool {
-        let state = self.0.lock();
+        let state = self.state.lock();
         state.changes.len() >= CHANGES_MAX || state.bytes >= BYTES_MAX
     }
 
     /// The lowest number that is kept.
     pub fn first(&self) -> Option<u64> {
-        self.0.lock().changes.first_key_value().map(|(number, _)| *number)
+        self.state.lock().changes.first_key_value().map(|(number, _)| *number)
     }
 
     /// The numbers that are kept, in order.
     pub fn numbers(&self) -> Vec<u64> {
-        self.0.lock().changes.keys().copied().collect()
+        self.state.lock().changes.keys().copied().collect()
     }
 
     pub fn get(&self, number: u64) -> Option<Kept> {
-        self.0.lock().changes.get(&number).map(|entry| entry.kept.clone())
+        self.state.lock().changes.get(&number).map(|entry| entry.kept.clone())
     }
 
     /// A change that was sent again is there.
     pub fn sent_again(&self, number: u64, head: ReplyHead) {
-        if let Some(entry) = self.0.lock().changes.get_mut(&number) {
+        if let Some(entry) = self.state.lock().changes.get_mut(&number) {
             (entry.life, entry.record) = (head.life, head.record);
         }
     }
 
     /// A change is durable after all.
     pub fn forget(&self, number: u64) {
-        self.0.lock().became_durable(number);
+        self.state.lock().became_durable(number);
     }
 
     /// A change is lost.
     pub fn lose(&self, number: u64) {
-        self.0.lock().lose(number);
+        self.state.lock().lose(number);
+        self.losses.fetch_add(1, SeqCst);
     }
 
     /// What was lost and not told.
     pub fn lost(&self) -> Losses {
-        self.0.lock().lost.losses()
+        self.state.lock().lost.losses()
     }
 
     /// What an earlier process of the mount has not told.
     pub fn inherit_lost(&self, losses: Losses) {
-        self.0.lock().lost.inherit(losses);
+        self.state.lock().lost.inherit(losses);
+    }
+
+    /// How often so far something was lost.
+    pub fn losses(&self) -> u64 {
+        self.losses.load(SeqCst)
     }
 
     /// Whether a change of `ino` was lost, and nobody was told.
     pub fn is_lost(&self, ino: Ino) -> bool {
-        self.0.lock().lost.has(ino)
+        self.state.lock().lost.has(ino)
     }
 
     /// Whether a change of `ino`, or of anything, was lost since this was asked last.
     pub fn take_lost(&self, ino: Option<Ino>) -> bool {
-        self.0.lock().lost.take(ino)
+        self.state.lock().lost.take(ino)
     }
 }
 
