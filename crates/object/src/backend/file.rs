@@ -9,6 +9,7 @@ use crate::{Denied, StoreError};
 use bytes::Bytes;
 use futures::{FutureExt, StreamExt, future::BoxFuture, stream, stream::BoxStream};
 use parking_lot::Mutex;
+use rustix::fs::{Advice, fadvise};
 use sluice_base::{Entropy, OsEntropy, Pages, Timestamp};
 use std::{
     collections::HashSet,
@@ -109,6 +110,8 @@ impl Inner {
         let mut file = File::create_new(temp)?;
         body.iter().try_for_each(|piece| file.write_all(piece))?;
         file.sync_all()?;
+        // Whoever wrote it has the bytes at hand. Where this fails they stay in memory for a while.
+        let _ = fadvise(&file, 0, None, Advice::DontNeed);
         match mode {
             PutMode::Overwrite => fs::rename(temp, path),
             // link(2) fails when the name is taken, which rename(2) does not.
