@@ -284,18 +284,22 @@ impl Remote {
 
     /// The mount is over: publishes what waits, and ends the session unless something is left for the next process.
     pub fn end(&self) -> Result<()> {
-        self.keep()?;
+        self.catch_up()?;
         session::end(self)
     }
 
     /// What nobody waits for: access times, uses given back, files written and left open. From a thread that may wait, about
     /// once a second; any answer renews the lease.
     pub fn keep(&self) -> Result<()> {
+        // None of it is done for the moment, and it would be taken for what comes late.
+        let waits = self.session.refusal.is_on() && !self.gate.is_closed();
+        if waits { self.renew() } else { self.catch_up() }
+    }
+
+    /// The same; fails where something of it cannot be done now.
+    fn catch_up(&self) -> Result<()> {
         if self.gate.is_closed() {
             return Ok(());
-        }
-        if self.session.refusal.is_on() {
-            return self.renew();
         }
         self.assert_locks()?;
         let read: Vec<_> = self.read.lock().iter().map(|(ino, at)| (*ino, *at)).collect();

@@ -169,7 +169,7 @@ impl Remote {
     /// Has all that was done told to the server, and durable there. To be called from a thread that may wait, which it does as long as the
     /// server does not answer.
     pub fn settle_all(&self) -> Result<()> {
-        self.keep()?;
+        self.catch_up()?;
         // The pause is to cost no lease: while a push of another mount's change is not acked, the server renews none for long.
         let (heard, _) = self.ask(&Renew {})?;
         let unacked = || Error::Server("another mount changes something that this one has not acked; try again".into());
