@@ -169,6 +169,11 @@ impl Remote {
     /// Has all that was done told to the server, and durable there. To be called from a thread that may wait, which it does as long as the
     /// server does not answer.
     pub fn settle_all(&self) -> Result<()> {
+        if self.session.refusal.is_on() {
+            return Err(Error::Server(
+                "it was recovered from an earlier state of the volume a moment ago; try again".into(),
+            ));
+        }
         self.catch_up()?;
         // The pause is to cost no lease: while a push of another mount's change is not acked, the server renews none for long.
         let (heard, _) = self.ask(&Renew {})?;
@@ -185,7 +190,7 @@ impl Remote {
         let state = self.state();
         let silent = Silent { remote: self, state };
         let has_left = self.session.retained.first().is_some() || !self.pending.files().is_empty();
-        let is_unsettled = has_left || self.locks.is_unsettled() || self.is_over();
+        let is_unsettled = has_left || self.locks.is_unsettled() || self.is_over() || self.session.refusal.is_on();
         (!is_unsettled).then_some(silent)
     }
 

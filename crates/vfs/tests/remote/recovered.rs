@@ -38,7 +38,9 @@ fn a_server_that_was_recovered_from_far_earlier_gets_nothing_of_before() {
     let (sender, found) = std::sync::mpsc::channel();
     let asker = std::thread::Builder::new().name("asker".into()).spawn(move || {
         assert!(matches!(a.run(Remote::keep), Err(Error::Server(_))), "it asked for something before");
+        assert!(a.run(Remote::settle_all).is_err(), "the next process would know of no refusal");
         pass_refusal(&a.remote);
+        a.run(Remote::settle_all).unwrap();
         let next = a.create(ROOT, "next");
         let synced = [copy, copy, next].map(|ino| a.run(|a| a.sync(Some(ino))).is_ok());
         let _ = sender.send((a.find(ROOT, "old"), a.find(ROOT, "copy of old").is_err(), next > copy, synced));
