@@ -88,17 +88,10 @@ pub fn check_free(dir: &Path, is_locked: bool, advice: &str) -> anyhow::Result<(
         bail!("{} holds volume {} already; {advice}", dir.display(), existing.id);
     }
     // Until we hold the lock, they may be what another process makes at this moment.
-    if is_locked && !dir.join("meta").is_dir() && directory::has_parts(dir) {
-        bail!(
-            "{} has the journal of a volume, but no metadata (meta): move what is left of it away, but for a store that lies in it, and make a new \
-             directory of what the store has: `sluice recover --from-store STORE NEWDIR`",
-            dir.display()
-        );
-    }
     if is_locked && directory::has_parts(dir) {
         bail!(
-            "{} has the metadata of a volume, but meta/volume.json is missing: `sluice fsck --repair {}` restores it from its copy \
-             in the store",
+            "{} has parts of a volume, but meta/volume.json is missing: `sluice fsck --repair {}` restores it from its copy in the store. Where \
+             it cannot, `sluice recover --from-store STORE NEWDIR` makes a new directory of what the store has",
             dir.display(),
             quoted(dir)
         );
