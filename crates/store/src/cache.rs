@@ -345,7 +345,7 @@ impl Cache {
         CacheStats {
             state: match () {
                 () if inner.health.is_failed() => CacheState::Failed,
-                () if space.usable < space.capacity => CacheState::Reduced,
+                () if space.is_reduced() => CacheState::Reduced,
                 () => CacheState::Active,
             },
             capacity_bytes: space.capacity as u64 * SLOT_BYTES,

@@ -151,7 +151,7 @@ impl Vfs {
             return Err(Error::Lost.into());
         }
         // Who has opened it since then is told by one close: not all of them sync.
-        if self.namespace().is_lost(ino) && self.namespace().take_lost(ino) {
+        if self.namespace().take_lost(ino) {
             self.told_loss(ino);
             return Err(Error::Lost.into());
         }

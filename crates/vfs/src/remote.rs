@@ -334,11 +334,7 @@ impl Remote {
     /// Whether nothing is changed for the moment, as the server has lost what was done before. While it is so, to be asked every
     /// [`LOOK_INTERVAL`], by one thread: these are what ends it.
     pub fn looks_for_late_changes(&self) -> bool {
-        let refusal = &self.session.refusal;
-        if refusal.is_on() {
-            refusal.look();
-        }
-        refusal.is_on()
+        self.session.refusal.look()
     }
 }
 

@@ -367,7 +367,7 @@ impl Remote {
                 kept,
                 written = written.len(),
                 "the server goes on from an earlier state of the volume: what this mount did in the last seconds before it was recovered from \
-                 its store is lost; what waits for it, and all changes for a moment, fail, and so does once the next write, sync or close of each file that was open"
+                 its store is lost; what waits for it, and all changes for a moment, fail, and so do the writes and closes of each file that was open until a sync has told it once"
             );
             self.tell_lost(written.into_iter().map(Invalidation::Data).collect());
         }

@@ -336,7 +336,8 @@ impl Metadata for Remote {
     }
 
     fn take_lost(&self, ino: Ino) -> bool {
-        self.session.retained.take_lost(Some(ino))
+        // Of more than are remembered only a sync tells: each close would.
+        self.is_lost(ino) && self.session.retained.take_lost(Some(ino))
     }
 
     fn publish_all(&self) -> Result<()> {

@@ -58,14 +58,18 @@ impl Refusal {
         refuses
     }
 
-    /// To be called every [`LOOK_INTERVAL`] while it is on.
-    pub fn look(&self) {
+    /// Whether it is that time still. To be called every [`LOOK_INTERVAL`] while it is.
+    pub fn look(&self) -> bool {
+        if !self.is_on() {
+            return false;
+        }
         let mut looks = self.looks.lock();
         looks.done += 1;
         looks.quiet = if self.came.swap(0, SeqCst) > QUIET_CHANGES { 0 } else { looks.quiet + 1 };
         if looks.done >= LOOKS_MAX || looks.done >= LOOKS_MIN && looks.quiet >= QUIET_LOOKS {
             self.is_on.store(false, SeqCst);
         }
+        self.is_on()
     }
 }
 
@@ -79,15 +83,16 @@ mod tests {
         assert!(!refusal.refuses());
         refusal.begin();
         let mut looks = 0;
-        while refusal.is_on() {
+        loop {
             if looks < busy {
                 (0..changes).for_each(|_| assert!(refusal.refuses()));
             }
-            refusal.look();
             looks += 1;
+            if !refusal.look() {
+                assert!(!refusal.refuses());
+                return looks;
+            }
         }
-        assert!(!refusal.refuses());
-        looks
     }
 
     #[test]
@@ -103,11 +108,9 @@ mod tests {
     fn a_second_loss_begins_it_anew() {
         let refusal = Refusal::default();
         refusal.begin();
-        (1..LOOKS_MIN).for_each(|_| refusal.look());
+        (1..LOOKS_MIN).for_each(|_| assert!(refusal.look()));
         refusal.begin();
-        (1..LOOKS_MIN).for_each(|_| refusal.look());
-        assert!(refusal.is_on());
-        refusal.look();
-        assert!(!refusal.is_on());
+        (1..LOOKS_MIN).for_each(|_| assert!(refusal.look()));
+        assert!(!refusal.look());
     }
 }
