@@ -64,7 +64,8 @@ pub enum JournalError {
     /// The journal begins after what it is needed for. Nothing was touched.
     #[error(
         "the journal in {} begins at record {found}, but records from {needed} on are needed: the metadata or the first journal \
-         segments are missing, or of another time. Put them back, or restore the volume from a copy",
+         segments are missing, or of another time. Put them back; where they are lost, `sluice recover --from-store STORE NEWDIR` makes a \
+         new directory of what the store has",
         dir.display()
     )]
     Gap {
