@@ -12,7 +12,7 @@ use crate::{
     output::{note, out},
     reach::START_TIME,
     status::served,
-    units::{parse_time, quoted},
+    units::{counted, parse_time, quoted},
 };
 use anyhow::{Context, anyhow};
 use clap::builder::ValueParser;
@@ -182,7 +182,7 @@ pub fn warn_of_others(meta: &str, config: &VolumeConfig, own: &Path) {
         }
         ref several => note!(
             "warning: {} of other mounts of this volume may hold what is not stored: `sluice recover {}` shows more",
-            list::counted(several.len(), "journal"),
+            counted(several.len(), "journal"),
             quoted(meta)
         ),
     }

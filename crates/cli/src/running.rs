@@ -220,6 +220,7 @@ pub async fn until_the_end(
     let ending = server.ending.clone();
     let mut started = server.listen(socket);
     if let (Ok(_), Some(detaching)) = (&started, detaching) {
+        first_word(ship.as_deref()).await;
         started = detaching.ready().and(started);
     } else if started.is_ok() {
         let at = quoted(&mountpoint);
@@ -246,6 +247,14 @@ pub async fn until_the_end(
     let lacks = drain(&vfs, ship.as_deref()).await;
     drop(drained);
     Ok(End { watchers, ending, lacks, has_left: false })
+}
+
+/// A moment for the store's first word of who has the volume: until a process is detached, people see what it logs.
+pub async fn first_word(ship: Option<&Shipper>) {
+    const WAIT: Duration = Duration::from_secs(2);
+    if let Some(ship) = ship {
+        let _ = tokio::time::timeout(WAIT, ship.is_ours()).await;
+    }
 }
 
 /// Stores all bytes, however long the store is away, and then the metadata, for which nobody need wait so long: the directory has it. Tells what

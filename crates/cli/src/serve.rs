@@ -10,7 +10,7 @@ use crate::{
     gc::GcOptions,
     metrics::{MetricsArgs, Probe, VolumeSource},
     output::note,
-    running::{Running, stop_on_signals},
+    running::{Running, first_word, stop_on_signals},
     scrub::ScrubRate,
     units,
     volume::{self, OpenOptions, Volume},
@@ -194,6 +194,7 @@ fn serve(args: &ServeArgs, dir: &Path, runtime: &Runtime) -> anyhow::Result<Exit
         let (drained, _watchers) = server.listen(&socket)?;
         note!("{} is served at sluice://{}", shown.display(), listening.address());
         if let Some(detaching) = detaching {
+            first_word(running.ship.as_deref()).await;
             detaching.ready()?;
         }
         stop_on_signals().await?;

@@ -153,6 +153,10 @@ fn print(dir: Option<&Path>, status: &Value) {
         size(&numbers["dirty_bytes"]),
         numbers["dirty_objects"]
     );
+    if let Some(count) = numbers["waiting_writes"].as_u64().filter(|count| *count > 0) {
+        let writes = units::counted(count as usize, "write");
+        out!("waiting    {writes}: what is not in the store yet leaves no room for more");
+    }
     out!(
         "reads      {} from the cache, {} from the store",
         size(&numbers["read_cached_bytes"]),
@@ -175,6 +179,9 @@ fn print(dir: Option<&Path>, status: &Value) {
     if let Some(behind) = status["metadata"]["behind_records"].as_u64() {
         let metadata = &status["metadata"];
         match (metadata["shipped_seq"].as_u64(), behind) {
+            _ if metadata["stopped"] == true => {
+                out!("metadata   cut off from the store, which takes no more from here")
+            }
             (None, _) => out!("metadata   the store has not answered yet"),
             (_, 0) => out!("metadata   in the store"),
             _ => {

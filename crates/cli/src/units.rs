@@ -80,6 +80,11 @@ pub fn parse_listen(text: &str) -> Result<SocketAddr, String> {
     text.parse().map_err(|_| "write an IP address and a port, as in 127.0.0.1:7700 or [::1]:7700".into())
 }
 
+/// `1 journal`, `2 journals`.
+pub fn counted(count: usize, what: &str) -> String {
+    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -28,6 +28,8 @@ pub struct Status {
     pub held_bytes: Option<u64>,
     pub dirty_objects: usize,
     pub dirty_bytes: u64,
+    /// Operations that wait for an upload to make room.
+    pub waiting_writes: usize,
     pub read_cached_bytes: u64,
     pub read_stored_bytes: u64,
     pub written_bytes: u64,
@@ -202,6 +204,7 @@ impl Vfs {
             held_bytes: usage.map(|usage| usage.bytes.max(0) as u64),
             dirty_objects,
             dirty_bytes,
+            waiting_writes: self.waiting.load(Ordering::Relaxed),
             read_cached_bytes: read(&c.read_cached) + self.direct.counts().bytes,
             read_stored_bytes: read(&c.read_stored) + self.direct.counts().far_bytes,
             written_bytes: read(&c.written),

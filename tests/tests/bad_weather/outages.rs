@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use sluice_tests::{Gateway, Stopwatch, Volume, wait_for};
+use sluice_tests::{Gateway, Stopwatch, Volume, sluice, wait_for};
 
 use crate::{needs_binary, noise};
 
@@ -158,6 +158,32 @@ fn the_journal_is_full_in_the_middle_of_a_write() {
     assert_eq!(bytes.len(), 2500 * 90_000);
     assert!(bytes.chunks(90_000).all(|chunk| chunk == noise(11, 90_000)));
     assert_eq!(fs::read_dir(mount.path("")).unwrap().count(), 201);
+    mount.umount();
+    volume.fsck_is_clean();
+}
+
+/// To be survived: the store is away, and what it lacks fills a small cache. Who writes waits, and `status` says why; it ends with the outage.
+#[test]
+fn writes_that_wait_for_room_in_the_cache_are_told() {
+    needs_binary!();
+    let mut gateway = Gateway::new();
+    let volume = volume_on(&gateway).option("--cache-size", "8M");
+    let mount = volume.up();
+    gateway.stop();
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| fs::write(mount.path("file"), noise(12, 24 * MIB)).unwrap());
+        wait_for("a write to wait", Duration::from_secs(60), || mount.status()["numbers"]["waiting_writes"] == 1);
+        let line = |text: String| text.lines().find(|line| line.starts_with("waiting ")).map(String::from);
+        wait_for("status to say so", Duration::from_secs(60), || {
+            let text = sluice(["status".as_ref(), mount.path("").as_os_str()]).ok().stdout;
+            line(text).is_some_and(|line| line.contains("1 write: what is not in the store yet"))
+        });
+        assert!(!writer.is_finished());
+        gateway.start();
+        writer.join().unwrap();
+    });
+    assert!(fs::read(mount.path("file")).unwrap() == noise(12, 24 * MIB));
+    wait_for("nothing to wait", Duration::from_secs(60), || mount.status()["numbers"]["waiting_writes"] == 0);
     mount.umount();
     volume.fsck_is_clean();
 }

@@ -68,6 +68,13 @@ fn a_directory_whose_volume_goes_on_elsewhere_leaves_the_store_alone() {
     assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(rustix::io::Errno::IO.raw_os_error()));
     drop(file);
     mount.umount_tells(&["another line of changes"]);
+    // Who starts it detached hears of it before it is.
+    let (dir, at) = (first.dir(), first.mountpoint());
+    let ran = first.sluice(["up".as_ref(), dir.as_os_str(), at.as_os_str(), "-d".as_ref()]).ok();
+    assert!(ran.stderr.contains("another line of changes"), "{ran:?}");
+    let text = first.sluice(["status".as_ref(), at.as_os_str()]).ok().stdout;
+    assert!(text.contains("cut off from the store") && !text.contains("not answered"), "{text}");
+    first.sluice(["umount".as_ref(), at.as_os_str()]).refused_with(&["another line of changes"]);
     assert_eq!(names_below(&path.join("meta")), shipped, "it has shipped");
     // To the old directory the other's objects are unknown.
     let mount = second.up();

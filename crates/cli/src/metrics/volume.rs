@@ -118,6 +118,7 @@ impl VolumeSource {
         page.gauge("sluice_unstored_bytes", "Bytes that are acked and that the store does not have yet.")
             .is(status.dirty_bytes);
         page.gauge("sluice_uploads_waiting", "Objects that the store does not have yet.").is(status.dirty_objects);
+        page.gauge("sluice_writes_waiting", "Writes that wait for an upload to make room.").is(status.waiting_writes);
         page.counter("sluice_uploaded_bytes_total", "Bytes of objects that were stored.").is(status.uploaded_bytes);
         page.counter("sluice_upload_errors_total", "Uploads that failed; each is tried again.")
             .is(status.upload_errors);

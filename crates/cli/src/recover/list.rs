@@ -5,7 +5,7 @@ use crate::{
     describe,
     mount::kept,
     output::out,
-    units::{quoted, show_size},
+    units::{counted, quoted, show_size},
 };
 use serde_json::{Value, json};
 use sluice_vfs::remote::Left;
@@ -14,11 +14,6 @@ use std::path::Path;
 /// The command that takes a journal over.
 pub fn command(meta: &str, dir: &Path) -> String {
     format!("sluice recover {} --journal {}", quoted(meta), quoted(dir))
-}
-
-/// `1 journal`, `2 journals`.
-pub fn counted(count: usize, what: &str) -> String {
-    format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
 /// `3 changes of 2 files (5.0 MiB) not published, 2 objects (8.0 MiB) not stored`.
