@@ -3,7 +3,7 @@
 use crate::{
     Durability, Metadata, Vfs,
     away::on_thread,
-    dirty::{Body, DirtyObject},
+    dirty::{Body, Dirty, DirtyObject},
 };
 use bytes::Bytes;
 use sluice_base::{ObjectId, Seq};
@@ -97,6 +97,15 @@ struct UnderWay {
     id: ObjectId,
 }
 
+impl UnderWay {
+    /// `None` where it has one, or has become clean since it was found to be ready: an upload takes it from what is dirty before it leaves.
+    fn enter(set: &Arc<Mutex<HashSet<ObjectId>>>, dirty: &Dirty, id: ObjectId) -> Option<Self> {
+        let is_new = set.lock().insert(id);
+        let entered = is_new.then(|| Self { set: set.clone(), id });
+        entered.filter(|_| dirty.get(id).is_some())
+    }
+}
+
 impl Drop for UnderWay {
     fn drop(&mut self) {
         self.set.lock().remove(&self.id);
@@ -122,10 +131,8 @@ pub(crate) async fn run(vfs: Weak<Vfs>) {
         ready.retain(|object| !alive.given_up.lock().contains(&object.id));
         ready.sort_by_key(|object| object.first_seq);
         for object in ready {
-            if !under_way.lock().insert(object.id) {
-                continue;
-            }
-            let (vfs, leave) = (alive.clone(), UnderWay { set: under_way.clone(), id: object.id });
+            let Some(leave) = UnderWay::enter(&under_way, &alive.dirty, object.id) else { continue };
+            let vfs = alive.clone();
             alive.parts.runtime.spawn(async move {
                 vfs.upload(&object).await;
                 drop(leave);
@@ -380,4 +387,26 @@ pub(crate) struct Segments {
     pub(crate) segments: Vec<Option<Bytes>>,
     /// Some are lost.
     pub(crate) damaged: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dirty::Stream;
+    use sluice_base::{ManualClock, SeededEntropy};
+
+    #[test]
+    fn an_object_that_became_clean_since_it_was_found_ready_is_left_alone() {
+        let clock = Arc::new(ManualClock::default());
+        let dirty = Dirty::new(None, clock, Arc::new(SeededEntropy::new(1)), 1 << 30);
+        drop(dirty.append(&mut Stream::default(), 0, b"bytes", false, Seq(1)).unwrap());
+        let ready = dirty.ready(Duration::ZERO, None);
+        let ([object], under_way) = (&ready[..], Arc::default()) else { panic!("{} are ready", ready.len()) };
+        let first = UnderWay::enter(&under_way, &dirty, object.id).expect("nobody has it");
+        assert!(UnderWay::enter(&under_way, &dirty, object.id).is_none(), "twice at once");
+        dirty.remove(object.id);
+        drop(first);
+        assert!(UnderWay::enter(&under_way, &dirty, object.id).is_none(), "again, when its bytes may be gone");
+        assert!(under_way.lock().is_empty());
+    }
 }
